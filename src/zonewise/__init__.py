@@ -1,0 +1,1 @@
+"""Zonewise makes a Kubernetes cluster aware of where things are."""
