@@ -1,0 +1,232 @@
+"""Everything that can go wrong, as one tree.
+
+::
+
+    ZonewiseError
+    ├── ConfigError            (Terminal)  flags, files or a kubeconfig that cannot work
+    ├── ConnectionFailed                   no answer: refused, reset, timed out, bad certificate
+    ├── ProtocolError                      an answer that no Kubernetes API server gives
+    ├── ParseError             (Terminal)  a quantity, selector, time or patch that is not one
+    ├── LeadershipLost         (Terminal)  a write stopped because another replica leads now
+    └── ApiError                           the API server refused, and said why in a Status
+        ├── BadRequest          400  (Terminal)
+        ├── Unauthorized        401
+        ├── Forbidden           403
+        ├── NotFound            404
+        ├── MethodNotAllowed    405  (Terminal)
+        ├── Conflict            409
+        │   └── AlreadyExists   409
+        ├── Gone                410
+        ├── TooLarge            413  (Terminal)
+        ├── UnsupportedMediaType 415 (Terminal)
+        ├── Invalid             422  (Terminal)
+        ├── TooManyRequests     429
+        └── ServerError         5xx
+
+``Terminal`` is the one special case: the same work, unchanged, can never succeed, so nobody
+retries it. Everything else may heal by itself: credentials are renewed, permissions are granted,
+quotas and terminating namespaces (403) come and go, a missing kind (404) may be installed later.
+
+What a server sends is a stranger's text: messages are cut to ``MESSAGE_LIMIT`` characters and
+control characters are made visible, so one line on a terminal stays one line.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import msgspec
+
+from zonewise.api.struct import Struct
+
+MESSAGE_LIMIT = 1000
+
+
+class StatusCause(Struct):
+    """One of several reasons in a refusal: which field, and what is wrong with it."""
+
+    reason: str = ""
+    message: str = ""
+    field: str = ""
+
+
+class StatusDetails(Struct):
+    """What a refusal is about."""
+
+    name: str = ""
+    group: str = ""
+    kind: str = ""
+    uid: str = ""
+    causes: tuple[StatusCause, ...] | None = ()
+    retry_after_seconds: int = 0
+
+
+class Status(Struct):
+    """The body of an error answer, and of most successful deletions."""
+
+    status: str = ""
+    message: str = ""
+    reason: str = ""
+    details: StatusDetails | None = None
+    code: int = 0
+
+
+class ZonewiseError(Exception):
+    """Anything this project raises on purpose."""
+
+
+class Terminal(ZonewiseError):
+    """Marks errors that the same work, unchanged, would meet again: do not retry."""
+
+
+class ConfigError(Terminal):
+    """Flags, files or a kubeconfig that cannot work; says what to change."""
+
+
+class ConnectionFailed(ZonewiseError):
+    """The server gave no answer."""
+
+
+class ProtocolError(ZonewiseError):
+    """Something answered that does not speak as a Kubernetes API server does."""
+
+
+class ParseError(Terminal, ValueError):
+    """Text that is not what it should be: a quantity, a selector, a time, a patch."""
+
+
+class LeadershipLost(Terminal):
+    """A write was not sent because this replica's lease has ended."""
+
+
+class ApiError(ZonewiseError):
+    """The API server refused a request.
+
+    ``status`` is the server's own account, complete; ``str()`` is a bounded single line of it.
+    ``retry_after`` is in seconds, or None when the server did not ask for a pause.
+    """
+
+    by_code: ClassVar[dict[int, type[ApiError]]] = {}
+
+    def __init__(self, status: Status, *, retry_after: float | None = None) -> None:
+        self.status = status
+        self.retry_after = retry_after
+        if retry_after is None and status.details and status.details.retry_after_seconds > 0:
+            self.retry_after = float(status.details.retry_after_seconds)
+        super().__init__(_line(status.message) or f"the API server answered {status.code}")
+
+    def __init_subclass__(cls, code: int = 0) -> None:
+        if code:
+            ApiError.by_code[code] = cls
+
+    @property
+    def code(self) -> int:
+        """The HTTP status."""
+        return self.status.code
+
+    @property
+    def reason(self) -> str:
+        """The machine's word for it, ``NotFound`` or ``Expired``; may be empty."""
+        return self.status.reason
+
+    @property
+    def message(self) -> str:
+        """The server's sentence, bounded and on one line."""
+        return str(self)
+
+    @property
+    def details(self) -> StatusDetails:
+        """What the refusal is about; empty if the server did not say."""
+        return self.status.details or StatusDetails()
+
+    @classmethod
+    def from_status(
+        cls, code: int, body: bytes | Status, *, retry_after: float | None = None
+    ) -> ApiError:
+        """The error for an HTTP answer, or for the object of a watch's ERROR event.
+
+        API servers answer in plain text in some places (429 under load, 404 on unknown paths);
+        such a body becomes the message.
+        """
+        status = body if isinstance(body, Status) else _status(body)
+        if status.code != code:
+            status = msgspec.structs.replace(status, code=code)
+        return _kind(status)(status, retry_after=retry_after)
+
+
+class BadRequest(ApiError, Terminal, code=400):
+    """The request itself is malformed."""
+
+
+class Unauthorized(ApiError, code=401):
+    """The credentials are missing, wrong or expired."""
+
+
+class Forbidden(ApiError, code=403):
+    """The credentials are good and may not do this, or admission said no."""
+
+
+class NotFound(ApiError, code=404):
+    """No such object, or no such kind."""
+
+
+class MethodNotAllowed(ApiError, Terminal, code=405):
+    """The kind exists and does not support this verb."""
+
+
+class Conflict(ApiError, code=409):
+    """The object changed since it was read, or a field belongs to another manager."""
+
+
+class AlreadyExists(Conflict):
+    """An object of this name is there already."""
+
+
+class Gone(ApiError, code=410):
+    """The version asked for is no longer kept: list again."""
+
+
+class TooLarge(ApiError, Terminal, code=413):
+    """The body is larger than the server takes."""
+
+
+class UnsupportedMediaType(ApiError, Terminal, code=415):
+    """The server does not take this kind of body."""
+
+
+class Invalid(ApiError, Terminal, code=422):
+    """The object breaks a rule of its kind; ``details.causes`` names the fields."""
+
+
+class TooManyRequests(ApiError, code=429):
+    """The server, or a disruption budget, asks to come back later."""
+
+
+class ServerError(ApiError):
+    """The server could not do its work; it may be able to soon."""
+
+
+_STATUS = msgspec.json.Decoder(Status)
+
+
+def _status(body: bytes) -> Status:
+    try:
+        status = _STATUS.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        text = body[: 4 * MESSAGE_LIMIT].decode("utf-8", "replace").strip()
+        return Status(status="Failure", message=text)
+    return status
+
+
+def _kind(status: Status) -> type[ApiError]:
+    if status.code == 409 and status.reason == "AlreadyExists":
+        return AlreadyExists
+    if status.code >= 500:
+        return ServerError
+    return ApiError.by_code.get(status.code, ApiError)
+
+
+def _line(text: str) -> str:
+    cut = text if len(text) <= MESSAGE_LIMIT else text[: MESSAGE_LIMIT - 1] + "…"
+    words = " ".join(cut.split())
+    return words if words.isprintable() else "".join(c if c.isprintable() else "�" for c in words)

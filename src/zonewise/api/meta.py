@@ -1,0 +1,123 @@
+"""What all objects have in common.
+
+Times stay text here: comparing and printing them needs no parsing, and decoding a hundred thousand
+of them would. ``zonewise.api.times`` turns them into datetimes where somebody calculates.
+
+A type says ``| None`` where real API servers send an explicit null (Go's encoder does so for empty
+lists, pointers and times that have no ``omitempty``). Nulls anywhere else, as people write them in
+YAML, are taken as absent by the slow path of ``zonewise.api.codec``.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, TypeAlias
+
+from zonewise.api.resource import Resource
+from zonewise.api.struct import Struct, field
+
+Key: TypeAlias = tuple[str, str]
+"""Namespace and name; the namespace of a cluster-wide object is ""."""
+
+IntOrString: TypeAlias = int | str
+"""A number or a percentage (``25%``) or a port's name."""
+
+QuantityText: TypeAlias = str | int | float
+"""A quantity as written; servers send text, people also write numbers."""
+
+
+class OwnerReference(Struct):
+    """Whose an object is."""
+
+    api_version: str = ""
+    kind: str = ""
+    name: str = ""
+    uid: str = ""
+    controller: bool | None = None
+    block_owner_deletion: bool | None = None
+
+
+class ObjectMeta(Struct):
+    """Name, identity, version and labels of an object."""
+
+    name: str = ""
+    generate_name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    generation: int = 0
+    creation_timestamp: str | None = None
+    deletion_timestamp: str | None = None
+    deletion_grace_period_seconds: int | None = None
+    labels: dict[str, str] = field(default_factory=dict)
+    annotations: dict[str, str] = field(default_factory=dict)
+    owner_references: tuple[OwnerReference, ...] = ()
+    finalizers: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> Key:
+        """Namespace and name."""
+        return (self.namespace, self.name)
+
+    @property
+    def controller(self) -> OwnerReference | None:
+        """The owner that manages this object, if one does."""
+        return next((owner for owner in self.owner_references if owner.controller), None)
+
+
+class ListMeta(Struct):
+    """Version and paging of a list."""
+
+    resource_version: str = ""
+    continue_: str = field(name="continue", default="")
+    remaining_item_count: int | None = None
+
+
+class Object(Struct):
+    """A Kubernetes object: metadata, and a class that knows which resource it is of."""
+
+    resource: ClassVar[Resource]
+
+    metadata: ObjectMeta = ObjectMeta()
+
+    @property
+    def key(self) -> Key:
+        """Namespace and name."""
+        return (self.metadata.namespace, self.metadata.name)
+
+
+class Condition(Struct):
+    """One aspect of an object's state: ``status`` is ``True``, ``False`` or ``Unknown``."""
+
+    type: str = ""
+    status: str = ""
+    reason: str = ""
+    message: str = ""
+    observed_generation: int = 0
+    last_transition_time: str | None = None
+
+
+class LabelSelectorRequirement(Struct):
+    """One condition on labels: ``In``, ``NotIn``, ``Exists`` or ``DoesNotExist``."""
+
+    key: str = ""
+    operator: str = ""
+    values: tuple[str, ...] | None = ()
+
+
+class LabelSelector(Struct):
+    """Which labels are meant; ``zonewise.api.selector`` makes it matchable."""
+
+    match_labels: dict[str, str] = field(default_factory=dict)
+    match_expressions: tuple[LabelSelectorRequirement, ...] = ()
+
+
+class ObjectReference(Struct):
+    """A pointer to another object."""
+
+    api_version: str = ""
+    kind: str = ""
+    namespace: str = ""
+    name: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    field_path: str = ""
