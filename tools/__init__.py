@@ -1,0 +1,1 @@
+"""Development programs. They are not part of the distribution."""
