@@ -121,6 +121,10 @@ class LocalCredentials:
         self._chain = chain
         self._key = key
 
+    def check(self) -> None:
+        """Read every file once, so that a missing one is told of before anything is sent."""
+        self._load(now=False)
+
     async def current(self) -> Credential:
         """What the files say, at most ``REREAD`` seconds ago."""
         return self._load(now=False)

@@ -20,7 +20,6 @@ that the configuration does not name. Answers that no API server gives, such as 
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import platform
 import socket
 from collections.abc import AsyncIterator, Mapping
@@ -36,6 +35,7 @@ from yarl import URL
 from zonewise.api.errors import ConnectionFailed, ProtocolError
 from zonewise.runtime.cluster import ClusterConfig
 from zonewise.runtime.credentials import Credential
+from zonewise.runtime.egress import is_loopback
 from zonewise.runtime.failure import explain
 from zonewise.runtime.tls import TlsContexts
 
@@ -117,7 +117,8 @@ class HttpsTransport:
         self._connect_timeout = connect_timeout
         self._body_limit = body_limit
         self._tls = TlsContexts(config.trust, origin=config.origin or config.server)
-        self._encoding = "gzip" if config.compression and not _is_local(self._base) else "identity"
+        self._encoding = _encoding(config)
+        self._act_as = config.impersonation.headers() if config.impersonation else ()
         self._session: aiohttp.ClientSession | None = None
 
     async def send(self, request: Request) -> Response:
@@ -169,6 +170,7 @@ class HttpsTransport:
         if self._session is None:
             self._session = self._connect()
         headers = CIMultiDict(request.headers)
+        headers.extend(self._act_as)
         headers.setdefault("Accept", "application/json")
         headers["Accept-Encoding"] = "identity" if request.stream else self._encoding
         if credential.authorization is not None:
@@ -306,12 +308,10 @@ def _same_server(url: str, base: str) -> bool:
     return (ours.scheme, ours.netloc) == (theirs.scheme, theirs.netloc)
 
 
-def _is_local(server: str) -> bool:
-    host = urlsplit(server).hostname or ""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+def _encoding(config: ClusterConfig) -> str:
+    # On the loopback, packing and unpacking cost more than the bytes they save.
+    near = is_loopback(urlsplit(config.server).hostname or "")
+    return "gzip" if config.compression and not near else "identity"
 
 
 def _user_agent() -> str:
