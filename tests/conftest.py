@@ -1,0 +1,38 @@
+"""What tests of several packages share.
+
+The real control planes are one per test session, which under xdist means one per worker: each has
+its own folder and its own ports, so workers never meet. Tests that share one keep apart by
+namespace. They are never built here: a build takes minutes and belongs before the tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tools import realkube as real
+
+
+@pytest.fixture(scope="session")
+def real_binaries() -> real.Binaries:
+    """The programs of real Kubernetes, built before the tests started."""
+    binaries = real.find()
+    if binaries is None:
+        pytest.fail("Kubernetes is not built; `make e2e` or `python -m tools.realkube build` does.")
+    return binaries
+
+
+@pytest.fixture(scope="session")
+def realkube(real_binaries: real.Binaries) -> Iterator[real.ControlPlane]:
+    """A whole real control plane: etcd, API server, controller manager, scheduler."""
+    with real.start(real.Settings(fsync=False), binaries=real_binaries) as plane:
+        yield plane
+
+
+@pytest.fixture(scope="session")
+def realapi(real_binaries: real.Binaries) -> Iterator[real.ControlPlane]:
+    """Only etcd and the API server: nothing in it changes objects by itself."""
+    settings = real.Settings(controllers=(), scheduler=False, fsync=False)
+    with real.start(settings, binaries=real_binaries) as plane:
+        yield plane
