@@ -182,7 +182,7 @@ def _from_kubeconfig(
     if not cluster_name:
         if name:
             raise ConfigError(f'{files}: context "{name}": cluster is missing; name one there')
-        known = ", ".join(config.contexts[:8])
+        known = ", ".join(config.names("context")[:8])
         choice = f"choose one with --context: {known}" if known else "add one"
         raise ConfigError(f"{files} sets no current-context; {choice}")
     place = config.cluster(cluster_name, named_by="" if cluster else named_by)

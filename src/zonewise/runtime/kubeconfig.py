@@ -14,6 +14,7 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from zonewise.api.errors import ConfigError
 from zonewise.runtime.fields import Fields, load_fields, load_plain
@@ -90,10 +91,10 @@ class Kubeconfig:
         for path in dict.fromkeys(files):
             self._merge(path)
 
-    @property
-    def contexts(self) -> tuple[str, ...]:
+    def names(self, kind: Literal["context", "cluster", "user"]) -> tuple[str, ...]:
         """The names there are to choose from."""
-        return tuple(self._contexts)
+        entries = {"context": self._contexts, "cluster": self._clusters, "user": self._users}
+        return tuple(entries[kind])
 
     def context(self, name: str) -> Context:
         """The context of that name."""

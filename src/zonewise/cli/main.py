@@ -1,0 +1,178 @@
+"""The program: which commands there are, and how each of them ends.
+
+Exit codes: 0 fine; 1 findings, refusal or not found; 2 the work could not start (usage,
+configuration, connection) or the program has a fault; 130 after Ctrl-C; 141 when the reader of our
+output went away. Whatever goes wrong is one sentence on stderr that says what to do. A traceback
+is shown only for our own faults, and only with ``-v``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from zonewise.cli.command import Entry, Group
+
+TRY = "Try it"
+ABOUT = "About this program"
+
+ENTRIES = {
+    "up": Entry("zonewise.cli.up", "Run a cluster on this machine, with no Kubernetes.", TRY),
+    "version": Entry("zonewise.cli.version", "Show the versions of client and server.", ABOUT),
+    "completion": Entry(
+        "zonewise.cli.completion", "Print a script that lets your shell complete commands.", ABOUT
+    ),
+    "__complete": Entry("zonewise.cli.pluginwords"),
+}
+
+EXAMPLES = (
+    "up                          # see what Zonewise does, without a cluster",
+    "version --context staging   # is that cluster there, and which Kubernetes is it?",
+)
+
+_INTERRUPTED = 130
+_BROKEN_PIPE = 141
+
+
+def _print_version(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:
+        from importlib.metadata import version
+
+        click.echo(f"zonewise {version('zonewise')}")
+        ctx.exit()
+
+
+def root() -> Group:
+    """The group of all commands."""
+    return Group(
+        "zonewise",
+        entries=ENTRIES,
+        examples=EXAMPLES,
+        params=[
+            click.Option(
+                ["--version"],
+                is_flag=True,
+                is_eager=True,
+                expose_value=False,
+                callback=_print_version,
+                help="Show the version of this program and exit.",
+            )
+        ],
+        help=(
+            "Zonewise makes a Kubernetes cluster aware of where things are: it keeps traffic near "
+            "its source, puts volumes next to the pods that use them, and never disrupts more of "
+            "a failure domain than was agreed."
+        ),
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the program and give its exit code."""
+    called = Path(sys.argv[0]).name
+    program = {"kubectl-zonewise": "kubectl zonewise", "__main__.py": "python -m zonewise"}.get(
+        called, "zonewise"
+    )
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        code = _run(program, given)
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    except BrokenPipeError:
+        _drop_output()
+        return _BROKEN_PIPE
+    except OSError as error:
+        _drop_output()
+        return _say(f"cannot go on: {_words(error)}; make room or permit it and try again")
+    return code
+
+
+def _run(program: str, arguments: list[str]) -> int:
+    group = root()
+    instruction = os.environ.get("_ZONEWISE_COMPLETE")
+    if instruction:
+        from click.shell_completion import shell_complete
+
+        return shell_complete(group, {}, "zonewise", "_ZONEWISE_COMPLETE", instruction)
+    try:
+        with group.make_context(program, arguments) as context:
+            code = group.invoke(context)
+    except click.exceptions.Exit as end:
+        return end.exit_code
+    except click.ClickException as error:
+        return _say(_usage(error))
+    except click.Abort:
+        return _INTERRUPTED
+    except OSError:
+        raise
+    except Exception as error:
+        return _failed(error, verbose=_asks_for_detail(arguments))
+    return code if isinstance(code, int) else 0
+
+
+def _failed(error: Exception, *, verbose: bool) -> int:
+    from zonewise.api.errors import ApiError, ServerError, Unauthorized, ZonewiseError
+
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    if isinstance(error, ZonewiseError):
+        refused = isinstance(error, ApiError) and not isinstance(error, ServerError | Unauthorized)
+        return _say(str(error), code=1 if refused else 2)
+    if verbose:
+        import traceback
+
+        traceback.print_exception(error)
+    what = f"{type(error).__name__}: {error}"[:200]
+    return _say(f"this is a fault in zonewise ({what}); -v shows where, please report it")
+
+
+def _usage(error: click.ClickException) -> str:
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    path = context.command_path if context is not None else "zonewise"
+    advice = f'see "{path} --help"'
+    match error:
+        case click.exceptions.NoSuchCommand():
+            fault = f'unknown command "{error.command_name}"'
+            if error.possibilities:
+                advice = f'did you mean "{path} {error.possibilities[0]}"?'
+        case click.NoSuchOption():
+            fault = f'unknown flag {error.option_name} for "{path}"'
+            if error.possibilities:
+                advice = f"did you mean {error.possibilities[0]}?"
+        case _:
+            fault = error.format_message().rstrip(".")
+            fault = fault[:1].lower() + fault[1:]
+    return f"{fault}; {advice}"
+
+
+def _say(sentence: str, *, code: int = 2) -> int:
+    line = " ".join(sentence.split())
+    with contextlib.suppress(OSError):
+        click.echo(f"error: {line}", err=True)
+    return code
+
+
+def _words(error: OSError) -> str:
+    about = f"{error.filename}: " if error.filename else ""
+    return about + (error.strerror or str(error)).lower()
+
+
+def _asks_for_detail(arguments: list[str]) -> bool:
+    return any(
+        word == "--verbose" or (word.startswith("-v") and set(word[1:]) == {"v"})
+        for word in arguments
+    )
+
+
+def _drop_output() -> None:
+    # Without this the interpreter would try to write the rest once more as it exits, and complain.
+    with contextlib.suppress(OSError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, 1)
+        os.close(nowhere)

@@ -1,0 +1,75 @@
+"""``zonewise version``: which client this is, and which server the context leads to."""
+
+from __future__ import annotations
+
+import asyncio
+import platform
+from importlib.metadata import version
+from typing import Any
+
+import click
+
+from zonewise.cli.command import Command
+from zonewise.cli.options import Options, output_option
+
+
+@click.command(
+    "version",
+    cls=Command,
+    examples=(
+        "version --client           # ask no server",
+        "version -o json            # everything, for programs",
+        "version --context staging  # is that cluster there?",
+    ),
+)
+@click.option("--client", "client_only", is_flag=True, help="Show this program's version only.")
+@output_option("json", "yaml")
+@click.pass_obj
+def command(options: Options, client_only: bool, output: str | None) -> None:
+    """Show the versions of this program and of the cluster's API server.
+
+    If the server cannot be asked, the client's version is still printed, and the exit code is 2.
+    """
+    versions: dict[str, Any] = {"clientVersion": _client()}
+    try:
+        if not client_only:
+            versions["serverVersion"] = asyncio.run(_server(options))
+    finally:
+        click.echo(_rendered(versions, output))
+
+
+async def _server(options: Options) -> dict[str, Any]:
+    from zonewise.api.errors import NotFound, ProtocolError
+    from zonewise.cli.connection import connected
+
+    async with connected(options) as client:
+        try:
+            answer = (await client.raw("GET", "/version")).json()
+        except NotFound as error:
+            raise ProtocolError("it has no /version") from error
+        if not isinstance(answer, dict) or not isinstance(answer.get("gitVersion"), str):
+            raise ProtocolError("its /version names no version")
+        return answer
+
+
+def _client() -> dict[str, str]:
+    return {
+        "version": version("zonewise"),
+        "pythonVersion": platform.python_version(),
+        "platform": f"{platform.system()}/{platform.machine()}".lower(),
+    }
+
+
+def _rendered(versions: dict[str, Any], output: str | None) -> str:
+    if output == "json":
+        import json
+
+        return json.dumps(versions, indent=2)
+    if output == "yaml":
+        import yaml
+
+        return yaml.safe_dump(versions, sort_keys=False).rstrip("\n")
+    lines = [f"Client Version: {versions['clientVersion']['version']}"]
+    if "serverVersion" in versions:
+        lines.append(f"Server Version: {versions['serverVersion']['gitVersion']}")
+    return "\n".join(lines)
