@@ -29,8 +29,9 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from zonewise.api.meta import Key, Object
+from zonewise.api.unstructured import Unstructured
 
-T = TypeVar("T", bound=Object)
+T = TypeVar("T", bound=Object | Unstructured)
 
 IndexFunction = Callable[[T], Iterable[Hashable]]
 Listener = Callable[[T | None, T | None], None]

@@ -1,0 +1,408 @@
+"""What one can ask of an API server, typed.
+
+A class says which resource is meant: an ``Object`` class for kinds we know, ``unstructured(...)``
+for any other. Bytes are decoded straight into it. All calls may run concurrently on one client;
+nothing is ordered between them but what the caller awaits. What is limited, fenced and retried is
+told in ``zonewise.runtime.exchange``.
+
+Typed objects are lean views, so writing is done with ``patch`` and ``apply`` of the fields that are
+ours. ``create`` and ``replace`` send the whole object and are for objects that we made in full.
+
+Large lists are read in pages, so that neither side holds a huge answer at once. All pages show the
+state of the first one. If the server has forgotten that state before the last page was read, the
+list is read once more in one piece.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, TypeVar
+
+import msgspec
+
+from zonewise.api.codec import Page, decoder, encode, page_decoder
+from zonewise.api.errors import Gone, ParseError, ProtocolError
+from zonewise.api.meta import Object
+from zonewise.api.resource import Resource
+from zonewise.api.struct import Struct
+from zonewise.api.unstructured import Unstructured
+from zonewise.runtime.exchange import RETRIES, Answer, Exchange
+from zonewise.runtime.limiter import Limiter
+from zonewise.runtime.memory import paused
+from zonewise.runtime.scope import Scope
+from zonewise.runtime.transport import Request, Response, Transport
+from zonewise.runtime.watch import WatchEvent, watch
+
+T = TypeVar("T", bound=Object | Unstructured)
+
+PAGE = 500
+"""Objects per page; what the API server's own clients ask for."""
+
+GC_PAUSE_ABOVE = 1 << 20
+"""Bodies above this many bytes are decoded with the garbage collector off."""
+
+PatchKind = Literal["json", "merge", "strategic"]
+
+_PATCH_TYPES: Mapping[PatchKind, str] = {
+    "json": "application/json-patch+json",
+    "merge": "application/merge-patch+json",
+    "strategic": "application/strategic-merge-patch+json",
+}
+
+
+class Version(Struct):
+    """What the server says it is."""
+
+    major: str = ""
+    minor: str = ""
+    git_version: str = ""
+    git_commit: str = ""
+    build_date: str = ""
+    go_version: str = ""
+    platform: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Listing(Generic[T]):
+    """All objects that were asked for, as they were at one version."""
+
+    items: tuple[T, ...]
+    resource_version: str
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self.items)
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+
+class Client:
+    """A typed client; owns its transport unless told otherwise, and ``async with`` closes it."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        *,
+        limiter: Limiter | None = None,
+        field_manager: str = "zonewise",
+        fence: Callable[[], None] | None = None,
+        retries: int = RETRIES,
+    ) -> None:
+        self.transport = transport
+        self.field_manager = field_manager
+        self.exchange = Exchange(transport, limiter=limiter, fence=fence, retries=retries)
+        self.refused_watch_list: set[Resource] = set()
+        """Resources whose server has no WatchList; found out once, see ``reflector``."""
+
+    async def __aenter__(self) -> Client:
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """End every connection."""
+        await self.transport.close()
+
+    async def get(
+        self,
+        cls: type[T],
+        name: str,
+        namespace: str | None = None,
+        *,
+        subresource: str | None = None,
+    ) -> T:
+        """One object; raises ``NotFound``."""
+        path = cls.resource.path(namespace, name, subresource)
+        answer = await self.exchange.send(Request(method="GET", path=path), repeatable=True)
+        return _decoded(cls, answer.body)
+
+    async def list(
+        self,
+        cls: type[T],
+        namespace: str | None = None,
+        *,
+        label_selector: str = "",
+        field_selector: str = "",
+        limit: int = PAGE,
+        resource_version: str | None = None,
+        retries: int | None = None,
+    ) -> Listing[T]:
+        """All objects, read in pages of ``limit`` (0: in one piece).
+
+        The state is the newest there is; with ``resource_version`` it is at least that version,
+        which a server may answer from its cache.
+        """
+        scope = Scope(cls, namespace, label_selector, field_selector)
+        query = scope.query()
+        if resource_version is not None:
+            query |= {"resourceVersion": resource_version, "resourceVersionMatch": "NotOlderThan"}
+        if limit:
+            query["limit"] = str(limit)
+        first = page = await self._page(scope, query, retries)
+        pages = [first]
+        while token := page.metadata.continue_:
+            more = scope.query(**{"limit": str(limit), "continue": token})
+            try:
+                page = await self._page(scope, more, retries)
+            except Gone:
+                first = page = await self._page(scope, scope.query(), retries)
+                pages.clear()
+            pages.append(page)
+        items = [item for page in pages for item in page.items or ()]
+        return Listing(tuple(items), first.metadata.resource_version)
+
+    async def create(self, item: T, *, dry_run: bool = False) -> T:
+        """Create an object; raises ``AlreadyExists``."""
+        answer = await self._write(
+            "POST",
+            item.resource.path(item.metadata.namespace),
+            encode(item),
+            query=self._writing(dry_run),
+        )
+        return _decoded(type(item), answer.body)
+
+    async def replace(self, item: T, *, subresource: str | None = None, dry_run: bool = False) -> T:
+        """Put a whole object in the place of the one there; its version, if set, must match."""
+        answer = await self._write(
+            "PUT",
+            item.resource.path(item.metadata.namespace, item.metadata.name, subresource),
+            encode(item),
+            query=self._writing(dry_run),
+            repeatable=True,
+        )
+        return _decoded(type(item), answer.body)
+
+    async def patch(
+        self,
+        cls: type[T],
+        name: str,
+        namespace: str | None,
+        body: object,
+        *,
+        kind: PatchKind = "merge",
+        subresource: str | None = None,
+        dry_run: bool = False,
+    ) -> T:
+        """Change some fields; ``body`` is plain values, Structs among them if one likes."""
+        answer = await self._write(
+            "PATCH",
+            cls.resource.path(namespace, name, subresource),
+            msgspec.json.encode(body),
+            content_type=_PATCH_TYPES[kind],
+            query=self._writing(dry_run),
+        )
+        return _decoded(cls, answer.body)
+
+    async def apply(
+        self,
+        cls: type[T],
+        name: str,
+        namespace: str | None,
+        body: Mapping[str, Any],
+        *,
+        force: bool = False,
+        subresource: str | None = None,
+        field_manager: str | None = None,
+        dry_run: bool = False,
+    ) -> T:
+        """Server-side apply: these fields, and no others, are ours and have these values.
+
+        Kind and name are filled in. Without ``force`` a field of another manager with another
+        value is a ``Conflict``.
+        """
+        resource = cls.resource
+        metadata = {**body.get("metadata", {}), "name": name}
+        if resource.namespaced and namespace:
+            metadata["namespace"] = namespace
+        names = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata}
+        query = self._writing(dry_run, manager=field_manager)
+        if force:
+            query["force"] = "true"
+        answer = await self._write(
+            "PATCH",
+            resource.path(namespace, name, subresource),
+            msgspec.json.encode({**body, **names}),
+            content_type="application/apply-patch+yaml",
+            query=query,
+            repeatable=True,
+        )
+        return _decoded(cls, answer.body)
+
+    async def delete(
+        self,
+        cls: type[T],
+        name: str,
+        namespace: str | None = None,
+        *,
+        uid: str | None = None,
+        resource_version: str | None = None,
+        grace_period: int | None = None,
+        propagation: Literal["Background", "Foreground", "Orphan"] | None = None,
+        dry_run: bool = False,
+    ) -> T | None:
+        """Delete an object, if it still is the one with that uid and version.
+
+        Gives the object as the server last had it, or None where the server does not send it.
+        """
+        answer = await self._write(
+            "DELETE",
+            cls.resource.path(namespace, name),
+            msgspec.json.encode(_delete_options(uid, resource_version, grace_period, propagation)),
+            query={"dryRun": "All"} if dry_run else {},
+            repeatable=True,
+        )
+        return None if _kind(answer.body) == "Status" else _decoded(cls, answer.body)
+
+    async def evict(
+        self,
+        name: str,
+        namespace: str,
+        *,
+        uid: str | None = None,
+        resource_version: str | None = None,
+        grace_period: int | None = None,
+        dry_run: bool = False,
+    ) -> None:
+        """Ask to disrupt a pod; a budget that does not allow it now raises ``TooManyRequests``."""
+        options = _delete_options(uid, resource_version, grace_period, None)
+        if dry_run:
+            options["dryRun"] = ["All"]
+        body = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": name, "namespace": namespace},
+            "deleteOptions": options,
+        }
+        path = Resource("", "v1", "Pod", "pods").path(namespace, name, "eviction")
+        await self._write("POST", path, msgspec.json.encode(body), query={}, final=True)
+
+    def watch(
+        self,
+        cls: type[T],
+        namespace: str | None = None,
+        *,
+        resource_version: str,
+        label_selector: str = "",
+        field_selector: str = "",
+    ) -> AsyncIterator[WatchEvent[T]]:
+        """Changes after a version, for ever: lost connections are resumed where they broke.
+
+        Raises ``Gone`` when the server no longer knows the changes since then: list again. A
+        ``Reflector`` does that by itself.
+        """
+        scope = Scope(cls, namespace, label_selector, field_selector)
+        return watch(self, scope, resource_version=resource_version)
+
+    async def raw(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        timeout: float | None = None,
+    ) -> Answer:
+        """Any request; errors are typed as everywhere."""
+        request = Request(
+            method=method,
+            path=path,
+            query=query or {},
+            headers=headers or {},
+            body=body,
+            timeout=timeout,
+        )
+        return await self.exchange.send(request, repeatable=method in ("GET", "HEAD"))
+
+    async def open(self, path: str, query: Mapping[str, str]) -> Response:
+        """A stream, such as a watch or a log; the caller closes it."""
+        return await self.exchange.open(Request(method="GET", path=path, query=query, stream=True))
+
+    async def server_version(self) -> Version:
+        """What the server says it is."""
+        answer = await self.raw("GET", "/version")
+        return _decoded(Version, answer.body)
+
+    async def _page(
+        self, scope: Scope[T], query: Mapping[str, str], retries: int | None
+    ) -> Page[T]:
+        request = Request(method="GET", path=scope.path, query=query)
+        answer = await self.exchange.send(request, repeatable=True, retries=retries)
+        decode = page_decoder(scope.cls).decode
+        try:
+            if len(answer.body) < GC_PAUSE_ABOVE:
+                return decode(answer.body)
+            with paused():
+                return decode(answer.body)
+        except ParseError as error:
+            raise _nonsense(error) from error
+
+    async def _write(
+        self,
+        method: str,
+        path: str,
+        body: bytes,
+        *,
+        query: Mapping[str, str],
+        content_type: str = "application/json",
+        repeatable: bool = False,
+        final: bool = False,
+    ) -> Answer:
+        request = Request(
+            method=method,
+            path=path,
+            query=query,
+            headers={"Content-Type": content_type},
+            body=body,
+        )
+        return await self.exchange.send(request, repeatable=repeatable, final=final)
+
+    def _writing(self, dry_run: bool, *, manager: str | None = None) -> dict[str, str]:
+        query = {"fieldManager": manager or self.field_manager}
+        if dry_run:
+            query["dryRun"] = "All"
+        return query
+
+
+class _Kind(Struct):
+    kind: str = ""
+
+
+def _delete_options(
+    uid: str | None, version: str | None, grace: int | None, propagation: str | None
+) -> dict[str, Any]:
+    options: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions"}
+    conditions = {"uid": uid, "resourceVersion": version}
+    if present := {name: value for name, value in conditions.items() if value is not None}:
+        options["preconditions"] = present
+    if grace is not None:
+        options["gracePeriodSeconds"] = grace
+    if propagation is not None:
+        options["propagationPolicy"] = propagation
+    return options
+
+
+def _kind(body: bytes) -> str:
+    try:
+        return decoder(_Kind).decode(body).kind
+    except ParseError as error:
+        raise _nonsense(error) from error
+
+
+D = TypeVar("D")
+
+
+def _decoded(cls: type[D], body: bytes) -> D:
+    try:
+        return decoder(cls).decode(body)
+    except ParseError as error:
+        raise _nonsense(error) from error
+
+
+def _nonsense(error: ParseError) -> ProtocolError:
+    return ProtocolError(
+        f"the server's answer is not what was asked for: {error}; "
+        "check that the server address is that of a Kubernetes API server"
+    )

@@ -1,0 +1,222 @@
+"""Keeps a store equal to the server: list, then watch, for ever.
+
+One task per reflector does everything in sequence, so changes reach the store in the server's
+order. First all objects are read; ``synced`` is set when they are in the store. Then changes are
+applied as they come. When a stream breaks, the watch resumes where it was and nothing is listed
+again. When the server no longer knows that place (``Gone``), everything is read anew and the store
+works out the difference, deletions included.
+
+*Reading all objects* is done over the watch itself (WatchList) where the server can: it streams the
+objects and a bookmark marks the end, so neither side ever holds the whole list as text, and the
+stream goes on as the watch. A server that refuses the request as such (400, 405, 415, 422) is asked
+for pages instead, and the client remembers that for the resource. Both are consistent reads.
+
+*Failures* never end a reflector: it goes on trying, paced by ``zonewise.runtime.pace``, and tells
+``stats`` and the log. The exception are refusals that cannot heal (a malformed selector, a kind
+that cannot be watched) before the first list succeeded: those are the caller's mistake and are
+raised. What listeners or index functions of the store raise is raised too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from zonewise.api.errors import (
+    BadRequest,
+    Gone,
+    Invalid,
+    MethodNotAllowed,
+    ProtocolError,
+    Terminal,
+    UnsupportedMediaType,
+    ZonewiseError,
+)
+from zonewise.api.meta import Key, Object
+from zonewise.api.unstructured import Unstructured
+from zonewise.runtime.logs import logger
+from zonewise.runtime.memory import paused
+from zonewise.runtime.pace import Pace
+from zonewise.runtime.scope import Scope
+from zonewise.runtime.store import Store, older
+from zonewise.runtime.watch import (
+    DEFAULTS,
+    INITIAL_EVENTS_END,
+    Watch,
+    WatchEvent,
+    WatchOptions,
+    WatchStats,
+    WatchStream,
+    note_failure,
+    open_stream,
+)
+
+if TYPE_CHECKING:
+    from zonewise.runtime.client import Client
+
+T = TypeVar("T", bound=Object | Unstructured)
+
+_UNSUPPORTED = (BadRequest, MethodNotAllowed, UnsupportedMediaType, Invalid)
+
+_log = logger("reflector")
+
+
+class Reflector(Generic[T]):
+    """Feeds one store; ``run`` it as a task, and wait for ``synced`` before reading the store."""
+
+    def __init__(
+        self,
+        client: Client,
+        cls: type[T],
+        store: Store[T],
+        *,
+        namespace: str | None = None,
+        label_selector: str = "",
+        field_selector: str = "",
+        options: WatchOptions = DEFAULTS,
+        rng: random.Random | None = None,
+    ) -> None:
+        self.store = store
+        self.scope = Scope(cls, namespace, label_selector, field_selector)
+        self.synced = asyncio.Event()
+        self.stats = WatchStats(cls.resource.qualified, namespace or "")
+        self._client = client
+        self._options = options
+        self._rng = rng or random.SystemRandom()
+        self._pace = Pace(base=options.base, cap=options.cap, rng=self._rng)
+        # Set after a WatchList broke off: a server that ignores the request for one would never
+        # mark its end, so the next attempt reads pages.
+        self._distrust = False
+
+    async def run(self) -> None:
+        """Follow the server until cancelled."""
+        self.stats.started = asyncio.get_running_loop().time()
+        while True:
+            watch = Watch(
+                self._client,
+                self.scope,
+                stream=await self._read_all(),
+                resource_version=self.store.resource_version,
+                options=self._options,
+                pace=self._pace,
+                stats=self.stats,
+                rng=self._rng,
+            )
+            try:
+                while True:
+                    self._apply(await watch.batch())
+            except Gone as error:
+                _log.info("listing again", watch=str(self.scope), reason=str(error))
+                pause = error.retry_after
+            finally:
+                await watch.close()
+            await self._pace.rest(lived=watch.lived, retry_after=pause)
+
+    def _apply(self, events: list[WatchEvent[T]]) -> None:
+        store = self.store
+        for event in events:
+            match event.type:
+                case "ADDED" | "MODIFIED":
+                    store.apply(event.object)
+                case "DELETED":
+                    store.remove(event.object)
+                case "BOOKMARK":
+                    store.bookmark(event.object.metadata.resource_version)
+                case other:
+                    _log.warning("unknown watch event", watch=str(self.scope), type=other[:50])
+        self.stats.objects = len(store)
+
+    async def _read_all(self) -> WatchStream[T] | None:
+        """Bring the store up to date; the stream that continues from there, if there is one."""
+        while True:
+            await self._pace.turn()
+            try:
+                if self._streams_lists():
+                    return await self._read_stream()
+                await self._read_pages()
+            except Terminal as error:
+                if not self.synced.is_set():
+                    raise
+                failure: ZonewiseError = error
+            except ZonewiseError as error:
+                failure = error
+            else:
+                return None
+            note_failure(self.stats, self.scope, failure)
+            await self._pace.rest(retry_after=getattr(failure, "retry_after", None))
+
+    def _streams_lists(self) -> bool:
+        resource = self.scope.cls.resource
+        refused = resource in self._client.refused_watch_list
+        return self._options.watch_list and not refused and not self._distrust
+
+    async def _read_stream(self) -> WatchStream[T] | None:
+        try:
+            stream = await open_stream(
+                self._client,
+                self.scope,
+                resource_version="",
+                seconds=self._rng.uniform(*self._options.lifetime),
+                initial_events=True,
+                options=self._options,
+                stats=self.stats,
+            )
+        except _UNSUPPORTED as error:
+            self._client.refused_watch_list.add(self.scope.cls.resource)
+            _log.debug("no WatchList", watch=str(self.scope), reason=str(error))
+            await self._pace.turn()
+            await self._read_pages()
+            return None
+        try:
+            await self._collect(stream)
+        except BaseException:
+            self._distrust = True
+            await stream.close()
+            raise
+        return stream
+
+    async def _collect(self, stream: WatchStream[T]) -> None:
+        """Gather the initial events; nothing reaches the store before they are complete."""
+        objects: dict[Key, T] = {}
+        while (events := await stream.batch()) is not None:
+            for position, event in enumerate(events):
+                item = event.object
+                if event.type in ("ADDED", "MODIFIED"):
+                    objects[item.key] = item
+                elif event.type == "DELETED":
+                    objects.pop(item.key, None)
+                elif INITIAL_EVENTS_END in item.metadata.annotations:
+                    self._replace(tuple(objects.values()), item.metadata.resource_version)
+                    self._apply(events[position + 1 :])
+                    return
+        raise ProtocolError("the watch ended before it had sent all objects")
+
+    async def _read_pages(self) -> None:
+        scope = self.scope
+        listing = await self._client.list(
+            scope.cls,
+            scope.namespace,
+            label_selector=scope.label_selector,
+            field_selector=scope.field_selector,
+            retries=0,
+        )
+        self._distrust = False
+        self.stats.last_byte = asyncio.get_running_loop().time()
+        self._replace(listing.items, listing.resource_version)
+
+    def _replace(self, items: tuple[T, ...], version: str) -> None:
+        if older(version, self.store.resource_version):
+            _log.warning(
+                "the server went back in time, as after a restored backup",
+                watch=str(self.scope),
+                version=version,
+                before=self.store.resource_version,
+            )
+        with paused():
+            self.store.replace(items, version)
+        self.stats.relists += 1
+        self.stats.objects = len(self.store)
+        self.stats.last_error = ""
+        self.stats.synced = True
+        self.synced.set()
