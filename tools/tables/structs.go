@@ -21,12 +21,13 @@ type named interface{ OpenAPIModelName() string }
 // Field is one field as encoding/json sees it.
 type Field struct {
 	Name      string `json:"name"`
-	Go        string `json:"go"`    // what an error message calls the type
-	Kind      string `json:"kind"`  // of the value, below pointers
+	Go        string `json:"go"`   // what an error message calls the type
+	Kind      string `json:"kind"` // of the value, below pointers
 	Pointer   bool   `json:"pointer,omitempty"`
 	OmitEmpty bool   `json:"omitempty,omitempty"`
 	OmitZero  bool   `json:"omitzero,omitempty"`
-	Own       bool   `json:"own,omitempty"` // the type writes its own JSON
+	Own       bool   `json:"own,omitempty"`    // the type writes its own JSON
+	Inline    string `json:"inline,omitempty"` // the embedded struct it comes from
 }
 
 // Struct is one definition.
@@ -89,8 +90,16 @@ func visitInline(t reflect.Type, out *[]Field) {
 	if t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
-	if t.Kind() == reflect.Struct && !marshalsItself(t) {
-		*out = append(*out, fields(t)...)
+	if t.Kind() != reflect.Struct || marshalsItself(t) {
+		return
+	}
+	for _, f := range fields(t) {
+		if f.Inline == "" {
+			f.Inline = t.Name()
+		} else {
+			f.Inline = t.Name() + "." + f.Inline
+		}
+		*out = append(*out, f)
 	}
 }
 

@@ -1,10 +1,12 @@
 """What the fields of an object are: one graph of types for built-in kinds and for custom resources.
 
-Validation, defaulting, pruning, both merging patches, server-side apply and the published OpenAPI all walk this graph, so
-a fact about a field (its list keys, its merge key, whether it may be null) is stated once. Built-in kinds are loaded from
-the generated table, custom resources are compiled from their structural schema; nothing that walks can tell the two apart.
+Validation, defaulting, pruning, both merging patches, server-side apply and the published OpenAPI
+all walk this graph, so a fact about a field (its list keys, its merge key, whether it may be
+null) is stated once. Built-in kinds are loaded from the generated table, custom resources are
+compiled from their structural schema; nothing that walks can tell the two apart.
 
-The graph has cycles (a JSON schema describes itself), so types are compared by identity and filled in after they are made.
+The graph has cycles (a JSON schema describes itself), so types are compared by identity and
+filled in after they are made.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ UNSET = Unset()
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Bounds:
-    """What a structural schema may ask of a value beyond its shape; built-in kinds have rules by hand instead."""
+    """What a structural schema may ask of a value; built-in kinds have rules by hand instead."""
 
     minimum: float | None = None
     maximum: float | None = None
@@ -63,13 +65,16 @@ class Rule:
 class Type:
     """One field's or one object's type.
 
-    `name` is the definition's name in OpenAPI (`io.k8s.api.core.v1.PodSpec`), empty for inline types. What belongs to the
-    place where a type is used (list type, merge key, default) is on a copy that shares the definition's `fields`.
+    `name` is the definition's name in OpenAPI (`io.k8s.api.core.v1.PodSpec`), empty for inline
+    types. What belongs to the place where a type is used (list type, merge key, default) is on a
+    copy that shares the definition's `fields`.
     """
 
     shape: Shape
     name: str = ""
     format: str = ""  # date-time, micro-time, quantity, byte, int32, int64, double …
+    go: str = ""  # what a decoding error calls it: int32, v1.Protocol, []v1.Container
+    inline: str = ""  # the embedded Go struct a field is from: part of its path in such an error
     fields: dict[str, Type] = field(default_factory=dict)  # of an object, by name on the wire
     required: tuple[str, ...] = ()
     values: Type | None = None  # of a map
@@ -79,10 +84,13 @@ class Type:
     atomic: bool = False  # an object or map that server-side apply owns as one value
     merge_key: str = ""  # strategic merge: the key items are matched by
     merge: bool = False  # strategic merge: lists are merged, not replaced
+    replace: bool = False  # strategic merge: an object is replaced, not merged
     retain_keys: bool = False  # strategic merge: a union whose other members a patch clears
     enum: tuple[Any, ...] = ()
     nullable: bool = False
     default: Any = UNSET
+    forgets: bool = False  # an empty value is the same as none: Go's plain fields with omitempty
+    printed: Any = UNSET  # what stands in an absent field's place: Go's fields without omitempty
     preserve: bool = False  # unknown fields are kept
     embedded: bool = False  # a whole object with apiVersion, kind and metadata
     bounds: Bounds | None = None
@@ -91,10 +99,22 @@ class Type:
     any_of: tuple[Type, ...] = ()
     one_of: tuple[Type, ...] = ()
     negated: Type | None = None
+    origin: Type | None = None  # the definition this is a use of: both have the same content
+    memo: dict[str, Any] = field(default_factory=dict, init=False, repr=False)
 
     def used_as(self, **facts: Any) -> Type:
-        """This type with facts of one place of use; `fields` stays shared, so cycles stay cycles."""
+        """This type with facts of one place of use; `fields` stays shared, so cycles stay cycles.
+
+        What walks a graph compiles a type once and keeps the result in `memo` of the definition, so
+        only facts of the place (`PLACE`) leave the link to the definition intact.
+        """
+        facts.setdefault("origin", (self.origin or self) if facts.keys() <= PLACE else None)
         return replace(self, **facts)
+
+    @property
+    def definition(self) -> Type:
+        """The type that shares its content with every place of use."""
+        return self.origin or self
 
     def child(self, name: str) -> Type | None:
         """The type below a key, or None where no such key is known."""
@@ -102,5 +122,23 @@ class Type:
             return self.values
         return self.fields.get(name)
 
+
+PLACE = frozenset(
+    {
+        "list_type",
+        "keys",
+        "merge_key",
+        "merge",
+        "replace",
+        "retain_keys",
+        "atomic",
+        "go",
+        "inline",
+        "nullable",
+        "default",
+        "forgets",
+        "printed",
+    }
+)
 
 ANY = Type(shape="any", preserve=True, nullable=True)
