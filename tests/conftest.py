@@ -7,11 +7,17 @@ namespace. They are never built here: a build takes minutes and belongs before t
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 
 import pytest
 
 from tools import realkube as real
+
+
+def pytest_sessionstart() -> None:
+    """Say that there is no event loop yet; pytest-asyncio asks, and Python 3.11 would make one."""
+    asyncio.set_event_loop(None)
 
 
 @pytest.fixture(scope="session")
