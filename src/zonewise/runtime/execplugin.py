@@ -103,8 +103,13 @@ class ExecCredentials:
             hint = " ".join(plugin.install_hint.split())[:COMPLAINT_LIMIT]
             advice = f": {hint}" if hint else " or correct the kubeconfig"
             raise self._hopeless("is not installed or not executable", f"install it{advice}")
+        seconds = self._timeout
+        if seconds is None:
+            seconds = INTERACTIVE_TIMEOUT if interactive else TIMEOUT
+        loop = asyncio.get_running_loop()
         try:
-            process = await asyncio.create_subprocess_exec(
+            process, output = await loop.subprocess_exec(
+                lambda: _Output(loop),
                 found,
                 *plugin.arguments,
                 env=self._environment(interactive),
@@ -116,27 +121,21 @@ class ExecCredentials:
         except (OSError, ValueError) as error:
             why = reason(error) if isinstance(error, OSError) else "its arguments are not text"
             raise self._hopeless(f"cannot be run: {why}", "correct the kubeconfig") from error
-        seconds = self._timeout
-        if seconds is None:
-            seconds = INTERACTIVE_TIMEOUT if interactive else TIMEOUT
-        output, complaint = b"", b""
         try:
             async with asyncio.timeout(seconds if seconds > 0 else None):
-                output, complaint = await asyncio.gather(
-                    _bounded(process.stdout, OUTPUT_LIMIT), _bounded(process.stderr, OUTPUT_LIMIT)
-                )
-                code = await process.wait()
+                await output.complete
         except TimeoutError:
             raise self._failed(
                 f"did not finish within {seconds:g} s and was stopped",
                 "run it by hand to see what it waits for, or allow more with --request-timeout",
             ) from None
         finally:
-            await _end(process, group=not interactive)
-        if code != 0:
+            await _end(process, output, group=not interactive)
+        code = process.get_returncode()
+        if code:
             ended = f"failed with exit code {code}" if code > 0 else f"was killed by signal {-code}"
-            raise self._failed(ended + _last_line(complaint), "run it by hand to see why")
-        return self._parsed(output)
+            raise self._failed(ended + _last_line(output.stderr), "run it by hand to see why")
+        return self._parsed(bytes(output.stdout))
 
     def _may_ask(self) -> bool:
         mode = self._plugin.interactive_mode
@@ -200,25 +199,38 @@ class ExecCredentials:
         return f"{plugin} {what}; {advice}"
 
 
-async def _bounded(stream: asyncio.StreamReader | None, limit: int) -> bytes:
-    if stream is None:
-        return b""
-    kept = bytearray()
-    while block := await stream.read(1 << 16):
-        kept += block[: limit - len(kept)]
-    return bytes(kept)
+class _Output(asyncio.SubprocessProtocol):
+    """What a program prints, up to a limit, and that it has ended."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.stdout = bytearray()
+        self.stderr = bytearray()
+        self.exited = loop.create_future()
+        self.complete = loop.create_future()
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        kept = self.stdout if fd == 1 else self.stderr
+        kept += data[: OUTPUT_LIMIT - len(kept)]
+
+    def process_exited(self) -> None:
+        self.exited.set_result(None)
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        if not self.complete.done():
+            self.complete.set_result(None)
 
 
-async def _end(process: asyncio.subprocess.Process, *, group: bool) -> None:
+async def _end(process: asyncio.SubprocessTransport, output: _Output, *, group: bool) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         if group:
-            os.killpg(process.pid, signal.SIGKILL)
-        elif process.returncode is None:
+            os.killpg(process.get_pid(), signal.SIGKILL)
+        elif process.get_returncode() is None:
             process.kill()
-    await process.wait()
+    process.close()
+    await output.exited
 
 
-def _last_line(complaint: bytes) -> str:
+def _last_line(complaint: bytearray) -> str:
     lines = complaint.decode("utf-8", "replace").split("\n")
     last = next((line.strip() for line in reversed(lines) if line.strip()), "")
     shown = "".join(c if c.isprintable() else " " for c in last)[:COMPLAINT_LIMIT]
