@@ -8,7 +8,6 @@ namespace. They are never built here: a build takes minutes and belongs before t
 from __future__ import annotations
 
 import asyncio
-import asyncio
 from collections.abc import Iterator
 
 import pytest
@@ -18,15 +17,6 @@ from tools import realkube as real
 
 def pytest_sessionstart() -> None:
     """Say that there is no event loop yet; pytest-asyncio asks, and Python 3.11 would make one."""
-    asyncio.set_event_loop(None)
-
-
-def pytest_configure() -> None:
-    """Say that there is no event loop before the first test.
-
-    Python 3.11 makes one when pytest-asyncio asks which loop was there before its own; nobody would
-    close it, and the warning about that would fail whichever test the garbage collector runs in.
-    """
     asyncio.set_event_loop(None)
 
 
