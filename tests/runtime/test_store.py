@@ -47,6 +47,7 @@ def test_versions_are_numbers() -> None:
     assert newer("1", "")
     assert newer("abc", "abd")
     assert not newer("abc", "abc")
+    assert not newer("", "9")
     assert older("9", "10")
     assert not older("10", "10")
     assert not older("9", "")

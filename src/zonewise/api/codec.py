@@ -27,6 +27,7 @@ T = TypeVar("T")
 class Page(Struct, Generic[T]):
     """A list as the API sends it, or one page of it."""
 
+    kind: str = ""
     metadata: ListMeta = ListMeta()
     items: tuple[T, ...] | None = ()
 

@@ -323,7 +323,13 @@ class Client:
     async def server_version(self) -> Version:
         """What the server says it is."""
         answer = await self.raw("GET", "/version")
-        return _decoded(Version, answer.body)
+        try:
+            version = decoder(Version).decode(answer.body)
+        except ParseError as error:
+            raise _nonsense(str(error)) from error
+        if not version.git_version:
+            raise _nonsense("no version")
+        return version
 
     async def _page(
         self, scope: Scope[T], query: Mapping[str, str], retries: int | None
@@ -333,11 +339,17 @@ class Client:
         decode = page_decoder(scope.cls).decode
         try:
             if len(answer.body) < GC_PAUSE_ABOVE:
-                return decode(answer.body)
-            with paused():
-                return decode(answer.body)
+                page = decode(answer.body)
+            else:
+                with paused():
+                    page = decode(answer.body)
         except ParseError as error:
-            raise _nonsense(error) from error
+            raise _nonsense(str(error)) from error
+        # Every member has a default, so any JSON object would pass as an empty list, and an
+        # empty list empties a store.
+        if not page.kind.endswith("List"):
+            raise _nonsense(f"a {page.kind or 'thing without a kind'} instead of a list")
+        return page
 
     async def _write(
         self,
@@ -388,21 +400,22 @@ def _kind(body: bytes) -> str:
     try:
         return decoder(_Kind).decode(body).kind
     except ParseError as error:
-        raise _nonsense(error) from error
+        raise _nonsense(str(error)) from error
 
 
-D = TypeVar("D")
-
-
-def _decoded(cls: type[D], body: bytes) -> D:
+def _decoded(cls: type[T], body: bytes) -> T:
     try:
-        return decoder(cls).decode(body)
+        item = decoder(cls).decode(body)
+        named = bool(item.metadata.name)
     except ParseError as error:
-        raise _nonsense(error) from error
+        raise _nonsense(str(error)) from error
+    if not named:
+        raise _nonsense(f"a {cls.resource.kind} without a name")
+    return item
 
 
-def _nonsense(error: ParseError) -> ProtocolError:
+def _nonsense(what: str) -> ProtocolError:
     return ProtocolError(
-        f"the server's answer is not what was asked for: {error}; "
+        f"the server's answer is not what was asked for: {what}; "
         "check that the server address is that of a Kubernetes API server"
     )

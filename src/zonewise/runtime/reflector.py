@@ -206,6 +206,8 @@ class Reflector(Generic[T]):
         self._replace(listing.items, listing.resource_version)
 
     def _replace(self, items: tuple[T, ...], version: str) -> None:
+        if not version:
+            raise ProtocolError(f"the list of {self.scope} has no version to watch from")
         if older(version, self.store.resource_version):
             _log.warning(
                 "the server went back in time, as after a restored backup",

@@ -57,11 +57,11 @@ def newer(version: str, than: str) -> bool:
     """Whether a resourceVersion is later than another of the same resource.
 
     Versions are decimal numbers. A server that uses something else gets the benefit of the doubt
-    as long as the two differ.
+    as long as the two differ. No version is newer than nothing.
     """
     if version.isdecimal() and than.isdecimal():
         return int(version) > int(than)
-    return version != than
+    return version not in ("", than)
 
 
 def older(version: str, than: str) -> bool:

@@ -45,6 +45,7 @@ from zonewise.api.unstructured import Unstructured
 from zonewise.runtime.logs import logger
 from zonewise.runtime.pace import Pace
 from zonewise.runtime.scope import Scope
+from zonewise.runtime.store import newer
 from zonewise.runtime.transport import Response
 
 if TYPE_CHECKING:
@@ -339,7 +340,9 @@ class Watch(Generic[T]):
                 continue
             if events is not None:
                 self._stats.last_error = ""
-                self.resource_version = events[-1].object.metadata.resource_version
+                version = events[-1].object.metadata.resource_version
+                if newer(version, self.resource_version):
+                    self.resource_version = version
                 return events
             await self._ended(early=not self._stream.expired)
 
