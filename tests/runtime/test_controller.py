@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -180,7 +181,7 @@ async def test_again_after_some_time() -> None:
 
 async def test_errors_back_off_and_success_forgets_them() -> None:
     """A failing key waits longer each time; other keys are not held up."""
-    server, cache = cluster(2)
+    _, cache = cluster(2)
     notes = Notes()
     failing = True
 
@@ -194,7 +195,7 @@ async def test_errors_back_off_and_success_forgets_them() -> None:
     async with running(cache, controller):
         await asyncio.sleep(60)
         attempts = [moment for moment, name in notes.runs if name == "node-0"]
-        gaps = [b - a for a, b in zip(attempts, attempts[1:], strict=False)]
+        gaps = [b - a for a, b in pairwise(attempts)]
         assert 8 <= len(attempts) <= 14
         assert gaps[-1] > 4 * gaps[2]
         assert notes.names().count("node-1") == 1
@@ -409,13 +410,18 @@ async def test_a_reconciler_that_never_awaits_leaves_room_for_others() -> None:
             turns += 1
             await asyncio.sleep(0)
 
-    controller: Controller[Key] = Controller("c", Notes(), cache=cache)
+    finished = asyncio.Event()
+
+    def count(result: Result, seconds: float) -> None:
+        if controller.stats.done == 1000:
+            finished.set()
+
+    controller: Controller[Key] = Controller("c", Notes(), cache=cache, observe=count)
     controller.watches(Node, own_key)
     async with running(cache, controller):
         await cache.synced()
         task = asyncio.create_task(other())
-        while controller.stats.done < 1000:
-            await asyncio.sleep(0)
+        await finished.wait()
         assert turns >= 900
         task.cancel()
 
