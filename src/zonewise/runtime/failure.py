@@ -55,24 +55,20 @@ def explain(
             return ConfigError(
                 f"the server address {server} is not a URL; write it like https://host:6443"
             )
-        case aiohttp.ClientPayloadError() | aiohttp.ServerDisconnectedError():
-            return ConnectionFailed(
-                f"{server} ended the connection before its answer was complete; "
-                "it may be restarting, try again"
-            )
         case aiohttp.ClientResponseError():
             return ProtocolError(
                 f"{server} does not speak HTTP as an API server does; "
                 "check the server address and its port"
             )
-        case OSError():
+        case aiohttp.ClientConnectorError():
             return ConnectionFailed(
                 f"cannot reach the API server {server}: {_os_reason(error)}; "
                 "check that it runs and that the address is right"
             )
         case _:
             return ConnectionFailed(
-                f"the connection to {server} failed ({type(error).__name__}); try again"
+                f"{server} ended the connection before its answer was complete; "
+                "it may be restarting, try again"
             )
 
 
