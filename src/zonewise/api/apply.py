@@ -91,7 +91,10 @@ def applied(write: Write, live: Object | None, config: Object, *, force: bool = 
         before = replace(write, manager=BEFORE_FIRST_APPLY)
         managed = decode(updated(before, None, _unmanaged(live)))
     start = bare(start)
-    check(write.type, config)
+    try:
+        check(write.type, config)
+    except Mistyped as error:
+        raise Mistyped(f"failed to create typed patch object ({_named(config)}): {error}") from None
     try:
         result, managed = _apply(write, start, config, managed, force)
     except _Clashes as clashes:
@@ -163,6 +166,13 @@ def _without_abandoned(write: Write, merged: Object, managed: Managed, last: Fie
     gone = difference(everything, with_named(kind, fields_of(kind, pruned)))
     result: Object = remove(kind, merged, intersection(gone, last)) or {}
     return result
+
+
+def _named(config: Object) -> str:
+    metadata = config.get("metadata") or {}
+    group, _, version = str(config["apiVersion"]).rpartition("/")
+    where = f"{metadata.get('namespace', '')}/{metadata.get('name', '')}"
+    return f"{where}; {group}/{version}, Kind={config.get('kind', '')}"
 
 
 def _unmanaged(value: Object) -> Object:

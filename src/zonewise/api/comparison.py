@@ -13,14 +13,18 @@ caller asks for a ``strict`` comparison.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from zonewise.api.errors import ParseError
-from zonewise.api.fieldset import SELF, Fields, key_element, ordered, value_element
+from zonewise.api.fieldset import SELF, Fields, key_element, ordered, single_key, value_element
 from zonewise.api.schema import ANY, UNSET, Type
 
 ABSENT: Any = UNSET
+LEAF: Fields = {}  # one for all: sets are never changed in place
+
+_MAPS = frozenset({"object", "map", "any"})
+_CONTAINERS = frozenset({dict, list})
 
 
 class Mistyped(ParseError):
@@ -39,7 +43,7 @@ def compare(kind: Type, old: Any, new: Any, *, strict: bool = False) -> Comparis
     """What distinguishes ``new`` from ``old``, both objects of the type."""
     levels = Comparison({}, {}, {})
     _compare_fields(kind, old, new, levels, strict)
-    return Comparison(*map(ordered, levels))
+    return Comparison(*[ordered(level) if len(level) > 1 else level for level in levels])
 
 
 def fields_of(kind: Type, value: Any, *, duplicates: bool = True) -> Fields:
@@ -64,6 +68,10 @@ def element_of(kind: Type, item: Any) -> str:
         if item is None or isinstance(item, dict | list):
             raise Mistyped("a list of type set may hold only plain values")
         return value_element(item)
+    if isinstance(item, dict) and len(kind.keys) == 1:
+        value = item.get(kind.keys[0])
+        if isinstance(value, str):
+            return single_key(kind.keys[0], value)
     if not isinstance(item, dict):
         what = "a null" if item is None else "non-map"
         raise Mistyped(f"associative list with keys may not have {what} element")
@@ -184,7 +192,10 @@ def _compare(
         return
     for level, found in zip(out, inner, strict=True):
         if found:
-            level[element] = {} if len(found) == 1 and SELF in found else ordered(found)
+            if len(found) > 1:
+                level[element] = ordered(found)
+            else:
+                level[element] = LEAF if SELF in found else found
 
 
 def _compare_maps(kind: Type, before: Any, after: Any, strict: bool) -> Comparison | None:
@@ -213,9 +224,9 @@ def _compare_lists(kind: Type, before: Any, after: Any, strict: bool) -> Compari
     olds, news = _grouped(kind, before or ()), _grouped(kind, after or ())
     inner = Comparison({}, {}, {})
     for element in [*olds, *(element for element in news if element not in olds)]:
-        old, new = olds.get(element, []), news.get(element, [])
+        old, new = olds.get(element, ()), news.get(element, ())
         if len(old) > 1 and len(new) > 1:
-            if not same(old, new):
+            if not same([*old], [*new]):
                 inner.modified[element] = {}
         elif len(old) > 1:
             inner.removed[element] = {}
@@ -234,32 +245,38 @@ def _compare_lists(kind: Type, before: Any, after: Any, strict: bool) -> Compari
     return inner
 
 
-def _grouped(kind: Type, items: Iterable[Any]) -> dict[str, list[Any]]:
-    groups: dict[str, list[Any]] = {}
-    items = list(items)
+def _grouped(kind: Type, items: Sequence[Any]) -> dict[str, tuple[Any, ...]]:
+    """Items by path element; more than one only where a list has duplicates."""
+    groups: dict[str, tuple[Any, ...]] = {}
     for element, item in zip(elements_of(kind, items), items, strict=True):
-        groups.setdefault(element, []).append(item)
+        groups[element] = (*groups[element], item) if element in groups else (item,)
     return groups
 
 
 def _everything(kind: Type, value: Any) -> Fields:
     """The node of a value that is wholly new or wholly gone: itself and all below."""
-    if kind.atomic or not value:
-        return {}
-    if isinstance(value, dict) and kind.shape in ("object", "map", "any"):
+    if not value or kind.atomic:
+        return LEAF
+    if type(value) is dict:
+        if kind.shape not in _MAPS:
+            return LEAF
         fields, values = kind.fields, kind.values or ANY
-        inner = {
-            "f:" + name: _everything(fields.get(name, values), sub) for name, sub in value.items()
-        }
-        return {SELF: {}, **ordered(inner)}
-    if isinstance(value, list) and kind.shape == "list" and kind.list_type != "atomic":
+        out: Fields = {SELF: LEAF}
+        for name in sorted(value):
+            sub = value[name]
+            if type(sub) in _CONTAINERS:
+                out["f:" + name] = _everything(fields.get(name, values), sub)
+            else:
+                out["f:" + name] = LEAF
+        return out
+    if type(value) is list and kind.shape == "list" and kind.list_type != "atomic":
         item = kind.items or ANY
         inner = {
-            element: _everything(item, group[0]) if len(group) == 1 else {}
+            element: _everything(item, group[0]) if len(group) == 1 else LEAF
             for element, group in _grouped(kind, value).items()
         }
-        return {SELF: {}, **ordered(inner)}
-    return {}
+        return {SELF: LEAF, **(ordered(inner) if len(inner) > 1 else inner)}
+    return LEAF
 
 
 def _fields_of(kind: Type, value: Any, duplicates: bool) -> Fields | None:

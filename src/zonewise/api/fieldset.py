@@ -55,12 +55,13 @@ def value_element(value: Any) -> str:
 def key_element(keys: Sequence[tuple[str, Any]]) -> str:
     """The path element of an item of a keyed list; ``keys`` are names and values in any order."""
     if len(keys) == 1 and isinstance(keys[0][1], str):
-        return _single_key(*keys[0])
+        return single_key(*keys[0])
     return "k:" + _json(dict(sorted(keys)))
 
 
 @lru_cache(maxsize=4096)
-def _single_key(name: str, value: str) -> str:
+def single_key(name: str, value: str) -> str:
+    """The path element of an item with one key, which is text: the most frequent kind."""
     return "k:" + _json({name: value})
 
 
@@ -147,7 +148,7 @@ def union(left: Fields, right: Fields) -> Fields:
 
 
 def _union(left: Fields, right: Fields) -> Fields:
-    if left is right:
+    if left is right or (not left and not right):
         return left
     out: Fields | None = None
     if is_member(right) and not is_member(left):
@@ -274,13 +275,10 @@ def matching(fields: Fields, patterns: Sequence[Sequence[str]]) -> Fields:
 
 def ordered(level: Fields) -> Fields:
     """One level in canonical order."""
-    if any(element[0] in "kvi" for element in level):
-        return dict(sorted(level.items(), key=_rank_of_item))
-    return dict(sorted(level.items()))
-
-
-def _rank_of_item(item: tuple[str, Any]) -> tuple[int, Any]:
-    return _rank(item[0])
+    names = sorted(level)
+    if names and names[-1] > "g":  # not only fields, which are in order as text
+        names.sort(key=_rank)
+    return {name: level[name] for name in names}
 
 
 @lru_cache(maxsize=8192)

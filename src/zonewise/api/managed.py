@@ -32,7 +32,7 @@ from zonewise.api.fieldset import (
     union,
 )
 from zonewise.api.resets import NOTHING, Reset
-from zonewise.api.schema import Type
+from zonewise.api.schema import UNSET, Type
 
 MANAGER_LIMIT = 10
 MANAGER_NAME_LIMIT = 128
@@ -100,8 +100,6 @@ class Write:
 
     ``views`` tells how the object reads at another apiVersion that some entry was made at, or None
     if that version is gone (such entries are dropped); without it all versions read the same.
-    ``blank`` is the empty object of a built-in kind as a real server's types print it: fields that
-    are there from the beginning are not added by their creator.
     """
 
     type: Type
@@ -111,7 +109,6 @@ class Write:
     subresource: str = ""
     reset: Reset = NOTHING
     views: Views | None = None
-    blank: Mapping[str, Any] | None = None
     custom: bool = False
 
     def as_manager(self, operation: str) -> Manager:
@@ -147,7 +144,7 @@ def updated(write: Write, live: Object | None, new: Object) -> list[Entry]:
     managed = _believed(write, live, new)
     if live is not None and not managed:
         return []
-    base = live if live is not None else {**(write.blank or {})}
+    base = live if live is not None else {} if write.custom else blank(write.type)
     try:
         if write.custom:
             managed = reconcile(write, managed)
@@ -162,6 +159,21 @@ def updated(write: Write, live: Object | None, new: Object) -> list[Entry]:
         fields = union(before.fields, mine) if before is not None else mine
         managed[manager] = Owned(fields, write.api_version, write.time)
     return encode(capped(managed))
+
+
+def blank(kind: Type) -> Object:
+    """An object of a built-in kind with nothing set, as the real server's own types print it.
+
+    What is in there is not added by whoever creates an object.
+    """
+    made: Object | None = kind.memo.get("blank")
+    if made is None:
+        made = kind.memo["blank"] = {
+            name: blank(child) if child.printed == {} else child.printed
+            for name, child in kind.fields.items()
+            if child.printed is not UNSET
+        }
+    return made
 
 
 def bare(value: Object) -> Object:

@@ -167,8 +167,8 @@ def _faults(kind: Type, value: Any, at: str) -> list[str]:
 def _faults_in_map(kind: Type, value: dict[str, Any], at: str) -> list[str]:
     is_open = kind.preserve or (kind.shape == "object" and not kind.fields)
     faults: list[str] = []
-    for name, sub in value.items():
-        child = kind.child(name)
+    for name in sorted(value):
+        sub, child = value[name], kind.child(name)
         if child is not None:
             faults += _faults(child, sub, f"{at}.{name}")
         elif not is_open:
