@@ -60,6 +60,11 @@ def explain(
                 f"{server} does not speak HTTP as an API server does; "
                 "check the server address and its port"
             )
+        case aiohttp.ClientConnectorError(os_error=ConnectionResetError()):
+            return ConnectionFailed(
+                f"{server} hung up during the TLS handshake; check the server address and its "
+                "port, and that nothing on the way cuts TLS"
+            )
         case aiohttp.ClientConnectorError():
             return ConnectionFailed(
                 f"cannot reach the API server {server}: {_os_reason(error)}; "

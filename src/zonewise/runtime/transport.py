@@ -117,7 +117,8 @@ class HttpsTransport:
         self._connect_timeout = connect_timeout
         self._body_limit = body_limit
         self._tls = TlsContexts(config.trust, origin=config.origin or config.server)
-        self._encoding = _encoding(config)
+        near = is_loopback(urlsplit(config.server).hostname or "")
+        self._compress = config.compression and not near
         self._act_as = config.impersonation.headers() if config.impersonation else ()
         self._session: aiohttp.ClientSession | None = None
 
@@ -138,6 +139,13 @@ class HttpsTransport:
         if self._session is not None:
             await self._session.close()
             self._session = None
+
+    def accept_encoding(self, *, stream: bool) -> str:
+        """What we let the server send: nothing compressed on the loopback or in a stream.
+
+        There, packing and unpacking cost more than the bytes they save.
+        """
+        return "gzip" if self._compress and not stream else "identity"
 
     async def _follow(self, request: Request, credential: Credential) -> HttpsResponse:
         url = self._base + quote(request.path, safe="/:@!$&'()*+,;=~")
@@ -172,7 +180,7 @@ class HttpsTransport:
         headers = CIMultiDict(request.headers)
         headers.extend(self._act_as)
         headers.setdefault("Accept", "application/json")
-        headers["Accept-Encoding"] = "identity" if request.stream else self._encoding
+        headers["Accept-Encoding"] = self.accept_encoding(stream=request.stream)
         if credential.authorization is not None:
             headers["Authorization"] = credential.authorization
         secure = self._base.startswith("https:")
@@ -200,7 +208,7 @@ class HttpsTransport:
 
     def _connect(self) -> aiohttp.ClientSession:
         return aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, socket_factory=_socket),
+            connector=aiohttp.TCPConnector(limit=0, socket_factory=keepalive_socket),
             cookie_jar=aiohttp.DummyCookieJar(),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._connect_timeout),
             headers={"User-Agent": _user_agent()},
@@ -308,17 +316,12 @@ def _same_server(url: str, base: str) -> bool:
     return (ours.scheme, ours.netloc) == (theirs.scheme, theirs.netloc)
 
 
-def _encoding(config: ClusterConfig) -> str:
-    # On the loopback, packing and unpacking cost more than the bytes they save.
-    near = is_loopback(urlsplit(config.server).hostname or "")
-    return "gzip" if config.compression and not near else "identity"
-
-
 def _user_agent() -> str:
     return f"zonewise/{version('zonewise')} ({platform.system()}/{platform.machine()})".lower()
 
 
-def _socket(address: aiohttp.AddrInfoType) -> socket.socket:
+def keepalive_socket(address: aiohttp.AddrInfoType) -> socket.socket:
+    """A socket that finds out within a minute that its peer has vanished."""
     family, kind, protocol, _, _ = address
     made = socket.socket(family, kind, protocol)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
