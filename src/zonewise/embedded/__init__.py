@@ -1,0 +1,1 @@
+"""A Kubernetes cluster in one process: API server, state on SQLite, controllers."""

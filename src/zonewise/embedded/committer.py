@@ -1,0 +1,333 @@
+"""Group commit: how writes get from memory to the disk and into sight.
+
+A write waits in a batch. While the worker syncs one batch the next one gathers, so one sync serves
+all writers there are, and a lone writer waits for nobody. The first batch is taken one turn of
+the loop after its first write, so writers that are ready in the same turn share it. When a batch
+is on the disk it is published, in order, and then its writers hear of it.
+
+``durable=False`` (renewals of leases) lets an update be seen before it is stored: it rides with the
+next commit, at the latest after ``unsynced_seconds``, and never overtakes a write before it. Its
+version lies below a ceiling that was stored before; a restart after a crash goes on above the
+ceiling, so a version that somebody may have seen is never used for something else.
+
+When the disk refuses, every write that waits fails with the same sentence and is undone. A full
+disk is tried again after ``retry_seconds``. Anything else needs a restart, because what the file
+holds is not known any more. What was published already (not durable) is kept for the next try.
+
+Compaction runs between commits: when much is due, or when little is due and nobody waits.
+
+Without a log, or ``inline``, there is no thread: a write is published before ``submit`` returns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from zonewise.api.errors import ZonewiseError
+from zonewise.embedded.collection import Collection
+from zonewise.embedded.entry import Entry, EventType
+from zonewise.embedded.history import Event
+from zonewise.embedded.limits import Limits
+from zonewise.embedded.log import Log, Move, Record, WriteFailed
+from zonewise.embedded.worker import Worker
+
+Clock = Callable[[], float]
+Due = tuple[str, Event]
+
+
+class Overloaded(ZonewiseError):
+    """More writes wait for the disk than may wait."""
+
+
+class Change(NamedTuple):
+    """One write on its way."""
+
+    type: EventType
+    collection: Collection
+    entry: Entry
+    previous: Entry | None
+    durable: bool
+    written: asyncio.Future[Entry]
+
+    @property
+    def record(self) -> Record:
+        """The write as the log keeps it."""
+        entry = self.entry
+        return Record(entry.rv, self.collection.kind, entry.key, _CODES[self.type], entry.raw)
+
+
+Publish = Callable[[Sequence[Change]], Sequence[Due]]
+Undo = Callable[[Sequence[Change]], None]
+
+
+class Committer:
+    """Takes writes in order; publishes them when they are stored, or undoes them.
+
+    ``publish`` makes a batch visible and returns what the history forgot for it.
+    """
+
+    def __init__(
+        self,
+        log: Log | None,
+        *,
+        publish: Publish,
+        undo: Undo,
+        clock: Clock,
+        limits: Limits,
+        inline: bool,
+    ) -> None:
+        self.failure: str | None = None
+        self._log = log
+        self._publish = publish
+        self._undo = undo
+        self._clock = clock
+        self._limits = limits
+        self._inline = inline
+        self._worker: Worker | None = None
+        self._pending: deque[Change] = deque()
+        self._pending_bytes = 0
+        self._unsynced: list[Record] = []
+        self._due: deque[Due] = deque()
+        self._due_bytes = 0
+        self._compacted_last = False
+        self._busy = False
+        self._kicked = False
+        self._stopped = False
+        self._lasting = False
+        self._retry_at = 0.0
+        self._flush: asyncio.TimerHandle | None = None
+        self._idle: asyncio.Event | None = None
+
+    def check(self) -> None:
+        """Refuse a write that could not be stored, or not in bounded memory."""
+        if self._stopped:
+            raise WriteFailed("the state is closed", lasting=True)
+        if self.failure is not None and (self._lasting or self._clock() < self._retry_at):
+            raise WriteFailed(self.failure, lasting=self._lasting)
+        limits = self._limits
+        if (
+            len(self._pending) >= limits.pending_writes
+            or self._pending_bytes >= limits.pending_bytes
+        ):
+            raise Overloaded(f"{len(self._pending)} writes wait for the disk: try again shortly")
+
+    def submit(self, change: Change) -> None:
+        """Take a write; its future is done when it is stored and visible."""
+        self._pending.append(change)
+        self._pending_bytes += len(change.entry.raw)
+        if self._inline:
+            self._advance()
+        elif not self._busy and not self._kicked:
+            self._kicked = True
+            asyncio.get_running_loop().call_soon(self._kick)
+
+    def forget(self, due: Sequence[Due]) -> None:
+        """Have the log compacted over these events."""
+        if self._log is not None:
+            self._due.extend(due)
+            self._due_bytes += sum(event.cost for _, event in due)
+
+    async def close(self, rv: Callable[[], int]) -> None:
+        """Store what waits, then close the log so that it goes on from version ``rv()``."""
+        self._stopped = True
+        if self._flush is not None:
+            self._flush.cancel()
+        self._idle = asyncio.Event()
+        self._advance(flush=True)
+        if self._busy or self._pending:
+            await self._idle.wait()
+        if self._worker is not None:
+            self._worker.stop()
+        if self._log is not None:
+            self._log.close(rv())
+            self._log = None
+
+    def _kick(self) -> None:
+        self._kicked = False
+        self._advance()
+
+    def _advance(self, *, flush: bool = False) -> None:
+        """Start whatever should be done next; returns when the worker is busy or all is done."""
+        while not self._busy:
+            if self._compaction_due():
+                self._compact()
+            elif self._pending:
+                self._commit(self._batch())
+            elif self._unsynced and (flush or self._stopped) and self.failure is None:
+                self._commit([])
+            else:
+                break
+        if self._idle is not None and not self._busy:
+            self._idle.set()
+
+    def _batch(self) -> list[Change]:
+        limits = self._limits
+        batch: list[Change] = []
+        size = 0
+        while self._pending and len(batch) < limits.batch_writes and size < limits.batch_bytes:
+            change = self._pending.popleft()
+            batch.append(change)
+            size += len(change.entry.raw)
+        self._pending_bytes -= size
+        return batch
+
+    def _commit(self, batch: list[Change]) -> None:
+        self._compacted_last = False
+        log = self._log
+        if log is None:
+            self._show(batch)
+            return
+        passing = [change for change in batch if not change.durable]
+        records = [change.record for change in batch]
+        limits = self._limits
+        if (
+            batch
+            and len(passing) == len(batch)
+            and not self._inline
+            and self.failure is None
+            and batch[-1].entry.rv <= log.ceiling
+            and len(self._unsynced) + len(batch) <= limits.unsynced_writes
+        ):
+            self._unsynced += records
+            if self._flush is None:
+                loop = asyncio.get_running_loop()
+                self._flush = loop.call_later(limits.unsynced_seconds, self._flushed)
+            self._show(batch)
+            return
+        ceiling = None
+        if passing and batch[-1].entry.rv + limits.unsynced_writes // 2 > log.ceiling:
+            ceiling = batch[-1].entry.rv + limits.unsynced_writes
+        self._run(
+            partial(log.append, self._unsynced + records, ceiling=ceiling),
+            partial(self._committed, batch),
+        )
+
+    def _committed(self, batch: list[Change], failure: Exception | None) -> None:
+        if failure is not None:
+            self._fail(batch, failure)
+            return
+        self.failure = None
+        self._unsynced.clear()
+        self._show(batch)
+
+    def _show(self, batch: list[Change]) -> None:
+        if not batch:
+            return
+        self.forget(self._publish(batch))
+        for change in batch:
+            if not change.written.done():
+                change.written.set_result(change.entry)
+
+    def _fail(self, batch: list[Change], failure: Exception) -> None:
+        lasting = not isinstance(failure, WriteFailed) or failure.lasting
+        self.failure = str(failure)
+        self._lasting = lasting
+        self._retry_at = self._clock() + self._limits.retry_seconds
+        lost = [*batch, *self._pending]
+        self._pending.clear()
+        self._pending_bytes = 0
+        self._undo(lost)
+        for change in lost:
+            if not change.written.done():
+                change.written.set_exception(WriteFailed(self.failure, lasting=lasting))
+
+    def _flushed(self) -> None:
+        self._flush = None
+        self._advance(flush=True)
+
+    def _compaction_due(self) -> bool:
+        """Little must be due when nobody waits, much otherwise, and then commits take turns."""
+        if self._pending and self._compacted_last:
+            return False
+        share = 1 if self._pending else 4
+        limits = self._limits
+        return (
+            self._log is not None
+            and not self._stopped
+            and self.failure is None
+            and (
+                len(self._due) * share >= limits.compact_events
+                or self._due_bytes * share >= limits.compact_bytes
+            )
+            and self._due[0][1].entry.rv <= self._log.last
+        )
+
+    def _compact(self) -> None:
+        log = self._log
+        assert log is not None, "only a log is compacted"
+        limits = self._limits
+        some: list[Due] = []
+        size = 0
+        while (
+            self._due
+            and len(some) < limits.compact_events
+            and size < limits.compact_bytes
+            and self._due[0][1].entry.rv <= log.last
+        ):
+            due = self._due.popleft()
+            some.append(due)
+            size += due[1].cost
+        self._due_bytes -= size
+        self._compacted_last = True
+        self._run(
+            partial(log.compact, some[-1][1].entry.rv, _moves(some)),
+            partial(self._compacted, some, size),
+        )
+
+    def _compacted(self, some: list[Due], size: int, failure: Exception | None) -> None:
+        if failure is not None:
+            self._due.extendleft(reversed(some))
+            self._due_bytes += size
+            self._fail([], failure)
+
+    def _run(self, job: Callable[[], None], done: Callable[[Exception | None], None]) -> None:
+        log = self._log
+        assert log is not None, "only a log has jobs"
+        if self._inline:
+            failure: Exception | None = None
+            try:
+                job()
+            except Exception as error:
+                failure = error
+            done(failure)
+            log.tidy()
+            return
+        if self._worker is None:
+            self._worker = Worker(asyncio.get_running_loop(), "zonewise-log")
+        self._busy = True
+        self._worker.submit(job, partial(self._done, done), log.tidy)
+
+    def _done(self, done: Callable[[Exception | None], None], failure: Exception | None) -> None:
+        self._busy = False
+        done(failure)
+        self._advance()
+
+
+def _moves(some: Sequence[Due]) -> list[Move]:
+    """From many events what they come to, per object."""
+    first: dict[tuple[str, str], Entry | None] = {}
+    last: dict[tuple[str, str], Event] = {}
+    for kind, event in some:
+        place = (kind, event.entry.key)
+        first.setdefault(place, event.previous)
+        last[place] = event
+    moves = []
+    for place, before in first.items():
+        event = last[place]
+        after = None if event.type == "DELETED" else event.entry
+        moves.append(
+            Move(
+                *place,
+                (before.rv, before.raw) if before is not None else None,
+                (after.rv, after.raw) if after is not None else None,
+            )
+        )
+    return moves
+
+
+_CODES: dict[EventType, int] = {"ADDED": 0, "MODIFIED": 1, "DELETED": 2}
+TYPES: tuple[EventType, ...] = ("ADDED", "MODIFIED", "DELETED")
