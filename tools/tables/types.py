@@ -1,7 +1,8 @@
 """The table of types: OpenAPI v3 says what a field is, Go's own structs say how it is printed.
 
-Both are read from the same version: OpenAPI from the running server, structs by a Go program that is run inside the module
-the server was built from. The two must name the same fields; a difference stops the generator.
+Both are read from the same version: OpenAPI from the running server, structs by a Go program that
+is run inside the module the server was built from. The two must name the same fields; a
+difference stops the generator.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+
 from tools.realkube import RealKubeError
 from tools.realkube.toolchain import environment, on_path
-
 from zonewise.api.definitions import SCALARS, Definition, Row, go_name
 from zonewise.api.schema import Shape
 
@@ -125,11 +126,11 @@ def _row(schema: Mapping[str, Any], field: Field) -> Row:
     if unknown:
         raise ValueError(f"patch strategies {unknown} are new")
     map_type = schema.get("x-kubernetes-map-type")
-    list_type = schema.get("x-kubernetes-list-type", "")
+    list_type = schema.get("x-kubernetes-list-type", "atomic")
     return Row(
         of=of,
         enum=enum,
-        list=list_type if of.startswith("[]") and list_type != "atomic" else "",
+        list=list_type if of.startswith("[]") else "atomic",
         keys=tuple(schema.get("x-kubernetes-list-map-keys", ())),
         merge=schema.get("x-kubernetes-patch-merge-key", "*") if "merge" in strategies else "",
         retain="retainKeys" in strategies,

@@ -13,14 +13,15 @@ server and not in another of the same process.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
 import msgspec
 
-from zonewise.api.schema import UNSET, Shape, Type
+from zonewise.api.schema import UNSET, ListType, Shape, Type
 
 OBJECT_META = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"
 LIST_META = "io.k8s.apimachinery.pkg.apis.meta.v1.ListMeta"
@@ -36,7 +37,7 @@ class Row(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """
 
     of: str
-    list: str = ""
+    list: ListType = "atomic"
     keys: tuple[str, ...] = ()
     merge: str = ""
     retain: bool = False
@@ -70,11 +71,14 @@ class Table(msgspec.Struct, frozen=True, gc=False):
 
 
 class DefaultsTable(msgspec.Struct, frozen=True, gc=False):
-    """Defaults by definition and field; only those that depend on nothing else."""
+    """Defaults by definition and field, only those that depend on nothing else, and the fields that
+    a server knows and drops because their feature gate is off.
+    """
 
     generated: str
     version: str
     defaults: dict[str, dict[str, Any]]
+    dropped: dict[str, tuple[str, ...]]
 
 
 class Extension(msgspec.Struct, frozen=True):
@@ -129,10 +133,20 @@ def defaults_table() -> DefaultsTable:
 class Definitions:
     """All built-in definitions as one graph of types, made on demand."""
 
-    def __init__(self, extensions: Iterable[Extension] = ()) -> None:
-        self._rows = types_table().types
-        self._defaults = defaults_table().defaults
+    def __init__(
+        self,
+        extensions: Iterable[Extension] = (),
+        *,
+        table: Mapping[str, Definition] | None = None,
+        defaults: Mapping[str, Mapping[str, Any]] | None = None,
+        dropped: Mapping[str, Iterable[str]] | None = None,
+    ) -> None:
+        """With `table`, `defaults` and `dropped`, the graph of a table that is not in the tree."""
+        self._rows = types_table().types if table is None else table
+        self._defaults = defaults_table().defaults if defaults is None else defaults
+        self._dropped = defaults_table().dropped if dropped is None else dropped
         self._types: dict[str, Type] = {}
+        self._shared: dict[tuple[str, tuple[str, ...]], Type] = {}
         self._extra: dict[str, dict[str, Type]] = {}
         for extension in extensions:
             fields = self._extra.setdefault(extension.definition, {})
@@ -167,18 +181,20 @@ class Definitions:
         if row.format.startswith("schema-or-"):
             made.items = self.type(JSON_SCHEMA)
         defaults = self._defaults.get(name, {})
+        dropped = frozenset(self._dropped.get(name, ()))
         for field, facts in row.fields.items():
-            made.fields[field] = self._use(facts, defaults.get(field, UNSET))
+            made.fields[field] = self._use(facts, defaults.get(field, UNSET), field in dropped)
         made.fields.update(self._extra.get(name, {}))
         return made
 
-    def _use(self, row: Row, default: Any) -> Type:
+    def _use(self, row: Row, default: Any, dropped: bool) -> Type:
         base = self._expression(row.of, row.enum)
         forgets, printed = printing(row, base)
-        return base.used_as(
+        return replace(
+            base,
             go=row.go or go_name(row.of),
             inline=row.inline,
-            list_type=row.list or "atomic",
+            list_type=row.list,
             keys=row.keys,
             merge=bool(row.merge),
             merge_key="" if row.merge == "*" else row.merge,
@@ -188,17 +204,25 @@ class Definitions:
             forgets=forgets,
             printed=printed,
             default=default,
+            dropped=dropped,
+            origin=base.definition if base.name else None,
         )
 
     def _expression(self, of: str, enum: tuple[str, ...]) -> Type:
+        known = self._shared.get((of, enum))
+        if known is not None:
+            return known
         if of.startswith("[]"):
-            return Type(shape="list", items=self._expression(of[2:], enum))
-        if of.startswith("{}"):
-            return Type(shape="map", values=self._expression(of[2:], enum))
-        if of in SCALARS:
+            made = Type(shape="list", items=self._expression(of[2:], enum))
+        elif of.startswith("{}"):
+            made = Type(shape="map", values=self._expression(of[2:], enum))
+        elif of in SCALARS:
             shape, format_, go = SCALARS[of]
-            return Type(shape=shape, format=format_, go=go, enum=enum, preserve=shape == "any")
-        return self.type(of)
+            made = Type(shape=shape, format=format_, go=go, enum=enum, preserve=shape == "any")
+        else:
+            return self.type(of)
+        self._shared[of, enum] = made
+        return made
 
 
 def printing(row: Row, base: Type) -> tuple[bool, Any]:

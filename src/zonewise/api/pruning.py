@@ -78,9 +78,11 @@ def _object(kind: Type) -> Walk:
     plain: dict[str, type] = {}
     deep: dict[str, Walk] = {}
     fields = kind.fields
-    keeps = {name for name, field in fields.items() if not field.forgets}
+    keeps = {name for name, field in fields.items() if not field.forgets and not field.dropped}
     for name, field in fields.items():
-        if field.shape == "string" and not field.format:
+        if field.dropped:
+            deep[name] = _nothing
+        elif field.shape == "string" and not field.format:
             plain[name] = str
         elif field.shape == "boolean":
             plain[name] = bool
@@ -274,6 +276,10 @@ def _byte(value: Any) -> Any:
 
 def _anything(value: Any) -> Any:
     return value
+
+
+def _nothing(_value: Any) -> Any:
+    return None
 
 
 def _schema_or(kind: Type) -> Walk:

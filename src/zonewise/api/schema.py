@@ -91,6 +91,7 @@ class Type:
     default: Any = UNSET
     forgets: bool = False  # an empty value is the same as none: Go's plain fields with omitempty
     printed: Any = UNSET  # what stands in an absent field's place: Go's fields without omitempty
+    dropped: bool = False  # known and thrown away: its feature gate is off
     preserve: bool = False  # unknown fields are kept
     embedded: bool = False  # a whole object with apiVersion, kind and metadata
     bounds: Bounds | None = None
@@ -138,6 +139,7 @@ PLACE = frozenset(
         "default",
         "forgets",
         "printed",
+        "dropped",
     }
 )
 

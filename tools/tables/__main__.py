@@ -1,0 +1,34 @@
+"""`python -m tools.tables`: read the facts from a real API server and write the tables."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from tools.realkube import RealKubeError
+from tools.tables.generation import TABLES, connect, outdated, start, tables
+
+
+def main() -> int:
+    options = argparse.ArgumentParser(prog="python -m tools.tables", description=__doc__)
+    options.add_argument(
+        "--check", action="store_true", help="write nothing; fail if a table is out of date"
+    )
+    given = options.parse_args()
+    try:
+        with start() as cluster, connect(cluster) as server:
+            found = tables(server)
+    except (RealKubeError, ValueError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    old = outdated(found)
+    for name in old:
+        print(f"{name} {'is out of date' if given.check else 'written'}")
+        if not given.check:
+            TABLES.mkdir(exist_ok=True)
+            (TABLES / name).write_bytes(found[name])
+    return int(bool(old) and given.check)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

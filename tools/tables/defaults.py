@@ -1,0 +1,286 @@
+"""The table of defaults: what a real server adds to the objects of `samples/`, sent with
+dryRun=All.
+
+OpenAPI knows almost none of them. Each sample is compared with the answer, definition by
+definition. For every field that the sample left out, the answer either has a value or has not;
+seen in many places this gives one of three results:
+
+* always absent: no default;
+* always there with the same value: a default that depends on nothing, and goes into the table;
+* anything else: it depends on the rest of the object. Such fields must be named in `BY_HAND`, which
+  is the list of what `zonewise.api.defaulting` computes, or in `SERVER`, what admission or the
+  kind's own rules decide. A field in neither stops the generator, and so does a name that is not
+  needed.
+
+A default of an object is `{}` with the defaults of its own definition inside. What Go prints anyway
+(see `definitions.printing`) is no default. The metadata and the status of the object itself are set
+by the server and not looked at.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tools.tables.server import Refused, Server
+from zonewise.api.definitions import OBJECT_META, Definitions
+from zonewise.api.kinds import KindRow
+from zonewise.api.pruning import tidy
+from zonewise.api.schema import UNSET, Type
+
+SAMPLES = Path(__file__).with_name("samples")
+ABSENT = "absent"
+CORE = "io.k8s.api.core.v1."
+BATCH = "io.k8s.api.batch.v1."
+CRD = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1."
+
+# Depend on the rest of the object: computed by zonewise.api.defaulting.
+BY_HAND = {
+    "io.k8s.api.apps.v1.DaemonSetUpdateStrategy": {"rollingUpdate"},
+    "io.k8s.api.apps.v1.DeploymentStrategy": {"rollingUpdate"},
+    "io.k8s.api.apps.v1.StatefulSetUpdateStrategy": {"rollingUpdate"},
+    "io.k8s.api.autoscaling.v2.HPAScalingRules": {"policies", "stabilizationWindowSeconds"},
+    BATCH + "JobSpec": {
+        "backoffLimit",
+        "completionMode",
+        "completions",
+        "manualSelector",
+        "parallelism",
+        "podReplacementPolicy",
+        "suspend",
+    },
+    CORE + "Container": {"imagePullPolicy"},
+    CORE + "ContainerPort": {"hostPort"},
+    CORE + "EphemeralContainer": {"imagePullPolicy"},
+    CORE + "ImageVolumeSource": {"pullPolicy"},
+    CORE + "LimitRangeItem": {"default", "defaultRequest"},
+    CORE + "PersistentVolumeClaim": {"apiVersion", "kind"},
+    CORE + "PersistentVolumeSpec": {"persistentVolumeReclaimPolicy", "volumeMode"},
+    CORE + "PodSpec": {"enableServiceLinks", "serviceAccount", "serviceAccountName"},
+    CORE + "ReplicationControllerSpec": {"selector"},
+    CORE + "ResourceRequirements": {"requests"},
+    CORE + "ServicePort": {"targetPort"},
+    CORE + "ServiceSpec": {
+        "allocateLoadBalancerNodePorts",
+        "externalTrafficPolicy",
+        "internalTrafficPolicy",
+        "sessionAffinityConfig",
+    },
+    CORE + "Volume": {"emptyDir"},
+    "io.k8s.api.networking.v1.NetworkPolicySpec": {"policyTypes"},
+    "io.k8s.api.rbac.v1.Subject": {"apiGroup"},
+    "io.k8s.api.resource.v1.DeviceSubRequest": {"count"},
+    "io.k8s.api.resource.v1.ExactDeviceRequest": {"count"},
+    CRD + "CustomResourceDefinitionNames": {"listKind", "singular"},
+}
+# Set while an object is created, by admission or by the rules of its kind: no defaults at all.
+SERVER = {
+    "io.k8s.api.certificates.v1.CertificateSigningRequestSpec": {
+        "groups",
+        "uid",
+        "username",
+    },
+    BATCH + "JobSpec": {"selector"},
+    CORE + "NamespaceSpec": {"finalizers"},
+    CORE + "NodeSpec": {"taints"},
+    CORE + "PersistentVolumeClaimSpec": {"dataSource", "dataSourceRef"},
+    CORE + "PersistentVolumeStatus": {"lastPhaseTransitionTime"},
+    CORE + "PodSpec": {"preemptionPolicy", "priority", "tolerations"},
+    CORE + "ServicePort": {"nodePort"},
+    CORE + "ServiceSpec": {
+        "clusterIP",
+        "clusterIPs",
+        "healthCheckNodePort",
+        "ipFamilies",
+        "ipFamilyPolicy",
+    },
+    CORE + "TypedLocalObjectReference": {"apiGroup", "kind", "name"},
+    CORE + "TypedObjectReference": {"apiGroup", "kind", "name"},
+    "io.k8s.api.resource.v1.DeviceTaint": {"timeAdded"},
+    "io.k8s.apimachinery.pkg.apis.meta.v1.LabelSelector": {"matchLabels"},
+    OBJECT_META: {"labels"},
+}
+# Sent and gone without being switched off by a feature gate.
+CONSUMED = {CORE + "Secret": {"stringData"}}
+# The status of these has defaults of its own; that of others is made by the rules of the kind.
+STATUS = {CORE + kind for kind in ("Namespace", "PersistentVolume", "PersistentVolumeClaim")}
+# Cannot be in a sample: switched off, read-only, or reserved for objects that exist already.
+UNSEEN = {
+    CORE + "ClusterTrustBundleProjection",
+    CORE + "ComponentCondition",
+    CORE + "ConfigMapNodeConfigSource",
+    CORE + "NodeConfigSource",
+    CORE + "PodCertificateProjection",
+    CORE + "PodSchedulingGroup",
+    "io.k8s.api.flowcontrol.v1.ExemptPriorityLevelConfiguration",
+    "io.k8s.api.resource.v1.NodeAllocatableResourceMapping",
+    "io.k8s.apimachinery.pkg.apis.meta.v1.ManagedFieldsEntry",
+    "io.k8s.apimachinery.pkg.apis.meta.v1.OwnerReference",
+}
+
+
+class Observations:
+    """What was seen of each field of each definition while nobody set it."""
+
+    def __init__(self) -> None:
+        self.seen: dict[tuple[str, str], dict[str, list[str]]] = {}
+        self.sent: dict[str, set[str]] = {}
+        self.kept: set[tuple[str, str]] = set()
+        self.gone: set[tuple[str, str]] = set()
+
+    def compare(self, kind: Type, sent: dict[str, Any], got: dict[str, Any], where: str) -> None:
+        """Record one place where a definition was used."""
+        self.sent.setdefault(kind.name, set()).update(sent)
+        for name, field in kind.fields.items():
+            at = f"{where}.{name}"
+            value = got.get(name, UNSET)
+            if name in sent:
+                (self.gone if value is UNSET else self.kept).add((kind.name, name))
+                self._below(field, sent[name], value, at)
+            elif field.shape == "object" and field.printed == {} and value is not UNSET:
+                self.compare(field, {}, value, at)
+            elif value is UNSET or (field.printed is not UNSET and value == field.printed):
+                self._add(kind.name, name, ABSENT, where)
+            elif field.shape == "object":
+                self._add(kind.name, name, "{}", where)
+                self.compare(field, {}, value, at)
+            else:
+                self._add(kind.name, name, json.dumps(value, sort_keys=True), where)
+
+    def _add(self, name: str, field: str, text: str, where: str) -> None:
+        self.seen.setdefault((name, field), {}).setdefault(text, []).append(where)
+
+    def _below(self, kind: Type, sent: Any, got: Any, where: str) -> None:
+        if got is UNSET:
+            return
+        if kind.shape == "object":
+            self.compare(kind, sent, got, where)
+        elif kind.shape == "list" and kind.items is not None:
+            for index, (before, after) in enumerate(zip(sent, got, strict=False)):
+                self._below(kind.items, before, after, f"{where}[{index}]")
+        elif kind.shape == "map" and kind.values is not None:
+            for key, before in sent.items():
+                self._below(kind.values, before, got.get(key, UNSET), f"{where}[{key}]")
+
+    def defaults(self) -> dict[str, dict[str, Any]]:
+        """The defaults that depend on nothing, sorted; raises for what nobody has explained."""
+        found: dict[str, dict[str, Any]] = {}
+        explained = {
+            (name, field) for named in (BY_HAND, SERVER) for name in named for field in named[name]
+        }
+        complaints = []
+        for (name, field), values in sorted(self.seen.items()):
+            if (name, field) in explained:
+                explained.discard((name, field))
+                if set(values) == {ABSENT}:
+                    complaints.append(f"{name}.{field} is explained and never has a default")
+            elif len(values) > 1:
+                places = {text: where[:3] for text, where in values.items()}
+                complaints.append(f"{name}.{field} depends on something: {places}")
+            elif ABSENT not in values:
+                found.setdefault(name, {})[field] = json.loads(next(iter(values)))
+        complaints += [f"{name}.{field} is explained and was not seen" for name, field in explained]
+        if complaints:
+            raise ValueError("\n".join(complaints))
+        return found
+
+    def dropped(self) -> dict[str, list[str]]:
+        """Fields that this server knows and throws away: their feature gate is off."""
+        found: dict[str, list[str]] = {}
+        for name, field in sorted(self.gone - self.kept):
+            if field not in CONSUMED.get(name, ()):
+                found.setdefault(name, []).append(field)
+        return found
+
+    def unseen(self, kinds: Iterable[KindRow], definitions: Definitions) -> list[str]:
+        """Definitions that objects can hold and no sample does."""
+        reachable: set[str] = set()
+
+        def visit(kind: Type) -> None:
+            if kind.name in reachable:
+                return
+            if kind.name:
+                reachable.add(kind.name)
+            for name, field in kind.fields.items():
+                if name != "status" or not field.name.endswith("Status"):
+                    visit(field)
+            for below in (kind.items, kind.values):
+                if below is not None:
+                    visit(below)
+
+        for row in kinds:
+            if "list" in row.verbs:
+                visit(definitions.type(row.type))
+        objects = {name for name in reachable if definitions.type(name).shape == "object"}
+        missing = {name for name in objects - self.sent.keys() if not name.endswith("Status")}
+        return sorted(missing ^ UNSEEN)
+
+
+def samples() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every object of the samples, with where it is from."""
+    for file in sorted(SAMPLES.glob("*.yaml")):
+        for document in yaml.safe_load_all(file.read_text()):
+            yield f"{file.stem}:{document['kind']}/{document['metadata'].get('name', '')}", document
+
+
+def collection(row: KindRow, namespace: str = "default") -> str:
+    """Where objects of a kind are created."""
+    root = f"/apis/{row.group}/{row.version}" if row.group else f"/api/{row.version}"
+    return (
+        f"{root}/namespaces/{namespace}/{row.plural}" if row.namespaced else f"{root}/{row.plural}"
+    )
+
+
+def by_kind(kinds: Iterable[KindRow]) -> dict[tuple[str, str], KindRow]:
+    """Rows by what an object says of itself."""
+    return {(f"{row.group}/{row.version}".lstrip("/"), row.kind): row for row in kinds}
+
+
+def observe(server: Server, kinds: Iterable[KindRow], definitions: Definitions) -> Observations:
+    """Send every sample and compare."""
+    rows = by_kind(kinds)
+    found = Observations()
+    for where, sample in samples():
+        row = rows[sample["apiVersion"], sample["kind"]]
+        path = f"{collection(row)}?dryRun=All&fieldValidation=Strict"
+        try:
+            got = server.send("POST", path, sample)
+        except Refused as refused:
+            raise ValueError(f"{where}: {refused}") from refused
+        kind = definitions.type(row.type)
+        sent = tidy(kind, copy.deepcopy(sample))
+        sent.pop("status", None)
+        if row.type not in STATUS:
+            got.pop("status", None)
+        for side in (sent, got):
+            for name in ("metadata", "apiVersion", "kind"):
+                side.pop(name, None)
+        found.compare(kind, sent, got, where)
+    _observe_ephemeral(server, definitions, found)
+    return found
+
+
+def _observe_ephemeral(server: Server, definitions: Definitions, found: Observations) -> None:
+    """Ephemeral containers can only be added to a pod that exists."""
+    pods = "/api/v1/namespaces/default/pods"
+    pod = {"metadata": {"name": "ephemeral"}, "spec": {"containers": [{"name": "a", "image": "a"}]}}
+    server.send("POST", pods, pod)
+    try:
+        sent = [{"name": "b", "image": "b:1"}, {"name": "c", "image": "c"}]
+        got = server.send(
+            "PATCH",
+            f"{pods}/ephemeral/ephemeralcontainers?dryRun=All&fieldValidation=Strict",
+            {"spec": {"ephemeralContainers": sent}},
+            media="application/strategic-merge-patch+json",
+        )
+        by_name = {item["name"]: item for item in got["spec"]["ephemeralContainers"]}
+        kind = definitions.type(CORE + "EphemeralContainer")
+        for item in sent:
+            found.compare(kind, item, by_name[item["name"]], f"ephemeral container {item['name']}")
+    finally:
+        server.send("DELETE", f"{pods}/ephemeral?gracePeriodSeconds=0")

@@ -1,0 +1,93 @@
+"""All tables from one run of a real server, as the bytes of the files they are kept in.
+
+One line per definition, kind or object, in a fixed order: a new version of Kubernetes is read as a
+diff. Everything that varies from run to run is left out, so the same server gives the same bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tools import realkube
+from tools.tables.bootstrap import bootstrap
+from tools.tables.defaults import observe
+from tools.tables.kinds import kinds
+from tools.tables.server import Server
+from tools.tables.types import definitions, go_structs
+from zonewise.api.definitions import Definition, Definitions
+
+TABLES = Path(__file__).parents[2] / "src" / "zonewise" / "api" / "tables"
+TOKEN = realkube.Token("tables", "tables", ("system:masters",))
+GENERATED = "by python -m tools.tables from a running kube-apiserver; do not edit"
+
+_encode = msgspec.json.Encoder(order="sorted").encode
+
+
+def start() -> realkube.ControlPlane:
+    """An API server that nobody has used."""
+    settings = realkube.Settings(controllers=(), scheduler=False, fsync=False, tokens=(TOKEN,))
+    return realkube.start(settings)
+
+
+def connect(cluster: realkube.ControlPlane) -> Server:
+    """A connection to it."""
+    return Server(cluster.url, TOKEN.token, cluster.certificate_authority)
+
+
+def tables(server: Server) -> dict[str, bytes]:
+    """The content of every table by file name."""
+    version = server.get("/version")["gitVersion"]
+    documents = {
+        name: server.get(entry["serverRelativeURL"])
+        for name, entry in sorted(server.get("/openapi/v3")["paths"].items())
+    }
+    types = definitions(documents, go_structs())
+    rows = kinds(server, types)
+    started = bootstrap(server, rows)
+    graph = Definitions(table=types, defaults={}, dropped={})
+    seen = observe(server, rows, graph)
+    unseen = seen.unseen(rows, graph)
+    if unseen:
+        raise ValueError(f"samples and UNSEEN disagree on {unseen}")
+    head = {"generated": GENERATED, "version": version}
+    return {
+        "types.json": _by_name(head, "types", types),
+        "kinds.json": _in_order(head, "kinds", rows),
+        "defaults.json": _by_name(head, "defaults", seen.defaults(), dropped=seen.dropped()),
+        "bootstrap.json": _in_order(head, "objects", started),
+    }
+
+
+def outdated(found: Mapping[str, bytes]) -> list[str]:
+    """Files of the tree that differ from what a server says."""
+    return [
+        name
+        for name, content in found.items()
+        if not (TABLES / name).is_file() or (TABLES / name).read_bytes() != content
+    ]
+
+
+def _by_name(
+    head: Mapping[str, str],
+    name: str,
+    rows: Mapping[str, Definition | Mapping[str, Any]],
+    **more: Any,
+) -> bytes:
+    lines = [_encode(key) + b":" + _encode(rows[key]) for key in sorted(rows)]
+    return _file({**head, **more}, name, b"{", lines, b"}")
+
+
+def _in_order(head: Mapping[str, str], name: str, rows: Iterable[Any]) -> bytes:
+    return _file(head, name, b"[", [_encode(row) for row in rows], b"]")
+
+
+def _file(
+    head: Mapping[str, Any], name: str, opening: bytes, lines: Iterable[bytes], closing: bytes
+) -> bytes:
+    start = _encode(head)[:-1]
+    body = b",\n".join(lines)
+    return start + b"," + _encode(name) + b":" + opening + b"\n" + body + b"\n" + closing + b"}\n"

@@ -1,0 +1,69 @@
+"""Questions to an API server, one after the other, over one connection."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import ssl
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+
+class Refused(Exception):
+    """The API server said no; `code` and `message` are its own."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(f"{code}: {message}")
+        self.code = code
+        self.message = message
+
+
+class Server:
+    """A connection to an API server with a bearer token."""
+
+    def __init__(self, url: str, token: str, authority: Path) -> None:
+        context = ssl.create_default_context(cafile=str(authority))
+        self._connection = http.client.HTTPSConnection(
+            urlsplit(url).netloc, context=context, timeout=60
+        )
+        self._headers = {"Authorization": f"Bearer {token}"}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._connection.close()
+
+    def get(self, path: str, accept: str = "application/json") -> Any:
+        """What is at a path."""
+        return self.send("GET", path, accept=accept)
+
+    def send(
+        self,
+        method: str,
+        path: str,
+        body: object | None = None,
+        *,
+        accept: str = "application/json",
+        media: str = "application/json",
+    ) -> Any:
+        """The decoded answer; raises Refused for anything but success."""
+        content = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
+        headers = {**self._headers, "Accept": accept, "Content-Type": media}
+        self._connection.request(method, path, content, headers)
+        answer = self._connection.getresponse()
+        text = answer.read()
+        try:
+            value = json.loads(text)
+        except ValueError:
+            value = {"message": text.decode("utf-8", "replace")}
+        if answer.status >= 300:
+            raise Refused(answer.status, value.get("message", ""))
+        return value
