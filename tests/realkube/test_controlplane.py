@@ -214,10 +214,10 @@ def test_a_second_build_builds_nothing(real_binaries: real.Binaries, tmp_path: P
 
 
 def test_up_runs_until_it_is_told_to_end(real_binaries: real.Binaries, tmp_path: Path) -> None:
-    """`up DIR` prints how to reach the cluster, and SIGTERM ends it cleanly and removes DIR."""
+    """`up DIR` tells how to reach a cluster with nodes; SIGTERM ends it and removes DIR."""
     folder = tmp_path / "byhand"
     with subprocess.Popen(
-        [sys.executable, "-m", "tools.realkube", "up", str(folder), "--light", "--no-fsync"],
+        [sys.executable, "-m", "tools.realkube", "up", str(folder), "--light", "--nodes=3"],
         stdout=subprocess.PIPE,
         text=True,
         cwd=ROOT,
@@ -225,7 +225,7 @@ def test_up_runs_until_it_is_told_to_end(real_binaries: real.Binaries, tmp_path:
         assert process.stdout is not None
         lines = [process.stdout.readline() for _ in range(4)]
         assert lines[1] == f"  export KUBECONFIG={folder}/kubeconfig\n"
-        kubectl = lines[2].split()
+        kubectl = [*lines[2].split()[:2], "nodes", "-L", "topology.kubernetes.io/zone"]
         answer = subprocess.run(
             kubectl,
             env={"KUBECONFIG": f"{folder}/kubeconfig", "HOME": str(tmp_path)},
@@ -233,7 +233,10 @@ def test_up_runs_until_it_is_told_to_end(real_binaries: real.Binaries, tmp_path:
             text=True,
             check=True,
         )
-        assert "kube-system" in answer.stdout
+        rows = [line.split() for line in answer.stdout.splitlines()[1:]]
+        assert [(row[0], row[1], row[-1]) for row in rows] == [
+            (f"node-{number}", "Ready", zone) for number, zone in enumerate("abc")
+        ]
         process.terminate()
         assert process.wait(30) == 0
     assert not folder.exists()

@@ -8,13 +8,15 @@ folder of the programs, or the path of one of them.
 from __future__ import annotations
 
 import argparse
+import asyncio
+import contextlib
 import signal
 import sys
 import time
 from pathlib import Path
 
 from tools.realkube.binaries import VERSION, build, find, span
-from tools.realkube.controlplane import Settings, start
+from tools.realkube.controlplane import ControlPlane, Settings, start
 from tools.realkube.errors import RealKubeError
 
 
@@ -42,6 +44,13 @@ def parser() -> argparse.ArgumentParser:
         choices=["Metadata", "Request", "RequestResponse"],
         help="write every request to DIR/audit.log at this level",
     )
+    up.add_argument(
+        "--nodes",
+        type=int,
+        default=0,
+        metavar="N",
+        help="play the kubelets of N nodes in zones a, b and c",
+    )
     up.add_argument("--keep", action="store_true", help="leave DIR behind")
     return top
 
@@ -61,13 +70,38 @@ def run_up(options: argparse.Namespace) -> None:
     binaries = build()
     began = time.monotonic()
     with start(settings, folder=options.folder, keep=options.keep, binaries=binaries) as plane:
+        asyncio.run(attend(plane, options.nodes, began))
+
+
+async def attend(plane: ControlPlane, nodes: int, began: float) -> None:
+    """Play the nodes, if there are any, until a signal comes or a component ends."""
+    ending = asyncio.Event()
+    for name in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(name, ending.set)
+    async with contextlib.AsyncExitStack() as stack:
+        if nodes:
+            await play(plane, nodes, stack)
         print(f"Kubernetes {VERSION} is up after {time.monotonic() - began:.1f} s at {plane.url}")
         print(f"  export KUBECONFIG={plane.kubeconfig}")
-        print(f"  {binaries.path('kubectl')} get namespaces")
+        print(f"  {plane.binaries.path('kubectl')} get namespaces")
         print("Ctrl-C ends it.", flush=True)
-        while True:
+        while not ending.is_set():
             plane.check()
-            time.sleep(1)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(ending.wait(), 1)
+
+
+async def play(plane: ControlPlane, nodes: int, stack: contextlib.AsyncExitStack) -> None:
+    """Start the fake kubelet; only this part needs zonewise itself, a build does not."""
+    from tools.realkube.kubelet import FakeKubelet, FakeNode
+    from zonewise.runtime.client import Client
+    from zonewise.runtime.cluster import load_config
+    from zonewise.runtime.transport import HttpsTransport
+
+    client = Client(HttpsTransport(load_config(plane.kubeconfig)))
+    await stack.enter_async_context(client)
+    fakes = [FakeNode(name=f"node-{number}", zone="abc"[number % 3]) for number in range(nodes)]
+    await stack.enter_async_context(FakeKubelet(client, fakes))
 
 
 def main(arguments: list[str] | None = None) -> int:

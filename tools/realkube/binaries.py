@@ -166,7 +166,7 @@ def construct(suite: Suite, cache: Path, teller: Teller) -> Binaries:
     began = time.monotonic()
     teller.say(
         f"building {', '.join(suite.commands)} ({suite.version}) with Go; "
-        "about 10 minutes on 2 cores the first time"
+        "with cold caches this takes minutes"
     )
     log = cache / f"{suite.key}.log"
     partial = Path(tempfile.mkdtemp(prefix=f"{suite.key}.partial-", dir=cache))

@@ -150,7 +150,7 @@ class ControlPlane:
         self.kubeconfig = folder / "kubeconfig"
         self.audit_log = folder / "audit.log"
         self._guard = guard
-        self._binaries = binaries
+        self.binaries = binaries
         self._undo = undo
         self._pki = self.folder / "pki"
         self._pki.mkdir()
@@ -240,7 +240,7 @@ class ControlPlane:
     ) -> subprocess.CompletedProcess[str]:
         """Run the kubectl of this version; with `check` a failure is an error with its words."""
         done = subprocess.run(
-            [self._binaries.path("kubectl"), *arguments],
+            [self.binaries.path("kubectl"), *arguments],
             input=stdin,
             capture_output=True,
             text=True,
@@ -296,7 +296,7 @@ class ControlPlane:
         return port
 
     def _component(self, name: str, arguments: Iterable[str]) -> Component:
-        program = self._binaries.path(name)
+        program = self.binaries.path(name)
         component = Component(name, program, arguments, guard=self._guard, folder=self.folder)
         self._undo.callback(component.stop)
         return component

@@ -1,0 +1,277 @@
+"""The fake kubelet against the real control plane: what clients of a cluster see of its nodes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+from tools.realkube import ControlPlane
+from tools.realkube.kubelet import Addresses, FakeKubelet, FakeNode, nodes_in
+
+from zonewise.api.core import Node, Taint
+from zonewise.api.discovery import EndpointSlice
+from zonewise.api.errors import NotFound
+from zonewise.api.pod import Pod
+from zonewise.runtime.client import Client
+from zonewise.runtime.cluster import load_config
+from zonewise.runtime.transport import HttpsTransport
+
+POD_TEMPLATE: dict[str, Any] = {
+    "metadata": {"labels": {"app": "web"}},
+    "spec": {
+        "terminationGracePeriodSeconds": 1,
+        "containers": [
+            {"name": "web", "image": "example.invalid/web", "ports": [{"containerPort": 80}]}
+        ],
+    },
+}
+WEB: dict[str, Any] = {
+    "apiVersion": "v1",
+    "kind": "List",
+    "items": [
+        {
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "metadata": {"name": "web"},
+            "spec": {
+                "replicas": 4,
+                "selector": {"matchLabels": {"app": "web"}},
+                "template": POD_TEMPLATE,
+            },
+        },
+        {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": {"name": "web"},
+            "spec": {"selector": {"app": "web"}, "ports": [{"port": 80}]},
+        },
+    ],
+}
+
+
+class Place:
+    """A namespace of the shared control plane, and the ways to act in it."""
+
+    def __init__(self, plane: ControlPlane, client: Client, namespace: str) -> None:
+        self.client = client
+        self.namespace = namespace
+        self._plane = plane
+
+    async def kubectl(self, *arguments: str, stdin: object = None) -> str:
+        text = None if stdin is None else json.dumps(stdin)
+        call = ("-n", self.namespace, *arguments)
+        done = await asyncio.to_thread(self._plane.kubectl, *call, stdin=text)
+        return done.stdout
+
+    async def pods(self) -> list[Pod]:
+        return [*await self.client.list(Pod, self.namespace)]
+
+    async def endpoints(self) -> dict[str, tuple[bool | None, bool | None, bool | None]]:
+        """Address to ready, serving and terminating, over all slices."""
+        slices = await self.client.list(EndpointSlice, self.namespace)
+        found = {}
+        for one in slices:
+            for endpoint in one.endpoints or ():
+                state = endpoint.conditions
+                for address in endpoint.addresses or ():
+                    found[address] = (state.ready, state.serving, state.terminating)
+        return found
+
+
+async def until(condition: Callable[[], Awaitable[object]]) -> None:
+    async with asyncio.timeout(60):
+        while True:
+            if await condition():
+                return
+            await asyncio.sleep(0.02)
+
+
+@pytest.fixture
+async def place(realkube: ControlPlane, request: pytest.FixtureRequest) -> AsyncIterator[Place]:
+    namespace = request.node.name.replace("_", "-")[:60].rstrip("-")
+    async with Client(HttpsTransport(load_config(realkube.kubeconfig))) as client:
+        place = Place(realkube, client, namespace)
+        await place.kubectl("create", "namespace", namespace)
+        account = f"/api/v1/namespaces/{namespace}/serviceaccounts/default"
+
+        async def exists() -> bool:
+            return (await asyncio.to_thread(realkube.request, "GET", account))[0] == 200
+
+        await until(exists)
+        yield place
+        await place.kubectl("delete", "namespace", namespace, "--wait=false")
+
+
+@pytest.mark.real
+async def test_pods_of_a_deployment_become_ready(place: Place) -> None:
+    """Scheduled pods run, get addresses of their own, and the Service has them as endpoints."""
+    async with FakeKubelet(place.client, nodes_in("a", "b", each=2)):
+        await place.kubectl("apply", "-f", "-", stdin=WEB)
+        await place.kubectl("rollout", "status", "deployment/web", "--timeout=60s")
+        pods = await place.pods()
+        addresses = {pod.status.pod_ip for pod in pods}
+        assert len(addresses) == 4
+        assert all(pod.status.phase == "Running" for pod in pods)
+        hosts = {pod.spec.node_name: pod.status.host_ip for pod in pods}
+        assert len(set(hosts.values())) == len(hosts)
+
+        async def all_served() -> bool:
+            want = dict.fromkeys(addresses, (True, True, False))
+            return await place.endpoints() == want
+
+        await until(all_served)
+        zones = {pod.metadata.labels["topology.kubernetes.io/zone"] for pod in pods}
+        assert zones == {"a", "b"}
+        await place.kubectl("delete", "deployment,service", "web", "--wait")
+
+
+@pytest.mark.real
+async def test_readiness_can_be_flipped(place: Place) -> None:
+    """A pod made unready leaves the endpoints that serve, and comes back with its address."""
+    async with FakeKubelet(place.client, nodes_in("a")) as kubelet:
+        await place.kubectl("apply", "-f", "-", stdin=WEB)
+        await place.kubectl("rollout", "status", "deployment/web", "--timeout=60s")
+        victim = (await place.pods())[0]
+        for ready in (False, True):
+            kubelet.set_ready(place.namespace, victim.metadata.name, ready)
+
+            async def seen(ready: bool = ready) -> bool:
+                state = (await place.endpoints()).get(victim.status.pod_ip)
+                return state == (ready, ready, False)
+
+            await until(seen)
+        pod = await place.client.get(Pod, victim.metadata.name, place.namespace)
+        assert pod.status.pod_ip == victim.status.pod_ip
+        assert pod.status.start_time == victim.status.start_time
+        assert {one.reason for one in pod.status.conditions if one.type == "Ready"} == {""}
+
+
+@pytest.mark.real
+async def test_deleted_pods_go_after_a_while(place: Place) -> None:
+    """A deleted pod is terminating and still serving until its time is up, then it is gone."""
+    async with FakeKubelet(place.client, nodes_in("a"), stopping=1.0):
+        await place.kubectl("apply", "-f", "-", stdin=WEB)
+        await place.kubectl("rollout", "status", "deployment/web", "--timeout=60s")
+        victim = (await place.pods())[0]
+        await place.client.delete(Pod, victim.metadata.name, place.namespace)
+
+        async def terminating() -> bool:
+            return (await place.endpoints()).get(victim.status.pod_ip) == (False, True, True)
+
+        await until(terminating)
+
+        async def gone() -> bool:
+            try:
+                await place.client.get(Pod, victim.metadata.name, place.namespace)
+            except NotFound:
+                return True
+            return False
+
+        await until(gone)
+
+
+@pytest.mark.real
+async def test_pods_that_never_get_ready(place: Place) -> None:
+    """With a rule that says no, pods run and stay unready, and readiness gates are respected."""
+    gated = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "gated"},
+        "spec": POD_TEMPLATE["spec"] | {"readinessGates": [{"conditionType": "example.com/go"}]},
+    }
+    refused = gated | {"metadata": {"name": "refused"}, "spec": POD_TEMPLATE["spec"]}
+
+    def rule(pod: Pod) -> bool:
+        return pod.metadata.name != "refused"
+
+    async with FakeKubelet(place.client, nodes_in("a"), ready=rule):
+        await place.kubectl("apply", "-f", "-", stdin=gated)
+        await place.kubectl("apply", "-f", "-", stdin=refused)
+        await place.kubectl("wait", "pod/gated", "--for=condition=ContainersReady", "--timeout=60s")
+        await place.kubectl(
+            "wait", "pod/refused", "--for=condition=ContainersReady=false", "--timeout=60s"
+        )
+        for pod in await place.pods():
+            state = {one.type: one.status for one in pod.status.conditions}
+            assert (pod.status.phase, state["Ready"]) == ("Running", "False")
+        condition = {"type": "example.com/go", "status": "True"}
+        await place.client.patch(
+            Pod,
+            "gated",
+            place.namespace,
+            {"status": {"conditions": [condition]}},
+            kind="strategic",
+            subresource="status",
+        )
+        await place.kubectl("wait", "pod/gated", "--for=condition=Ready", "--timeout=60s")
+
+
+@pytest.mark.real
+async def test_nodes_come_and_go(place: Place) -> None:
+    """Nodes are Ready with zone, size, address and lease, and leave nothing when they go."""
+    node = FakeNode(
+        name="big",
+        zone="z",
+        labels={"example.com/rack": "r1"},
+        taints=(Taint(key="example.com/only", effect="NoSchedule"),),
+        cpu="96",
+    )
+    async with FakeKubelet(place.client, [node], heartbeat=0.05):
+        await place.kubectl("wait", "node/big", "--for=condition=Ready", "--timeout=60s")
+        seen = await place.client.get(Node, "big")
+        assert seen.metadata.labels.items() >= {
+            ("topology.kubernetes.io/zone", "z"),
+            ("example.com/rack", "r1"),
+            ("kubernetes.io/hostname", "big"),
+        }
+        assert seen.status.allocatable["cpu"] == "96"
+        assert [one.type for one in seen.status.addresses] == ["InternalIP", "Hostname"]
+
+        async def only_ours() -> bool:
+            taints = (await place.client.get(Node, "big")).spec.taints
+            return [taint.key for taint in taints] == ["example.com/only"]
+
+        await until(only_ours)
+        query = ("-n", "kube-node-lease", "get", "lease", "big", "-o", "jsonpath={.spec.renewTime}")
+        first = await place.kubectl(*query)
+
+        async def renewed() -> bool:
+            return await place.kubectl(*query) != first
+
+        await until(renewed)
+    with pytest.raises(NotFound):
+        await place.client.get(Node, "big")
+    leases = await place.kubectl("-n", "kube-node-lease", "get", "leases", "-o", "name")
+    assert "big" not in leases
+
+
+def test_addresses_are_used_again_last() -> None:
+    """An address given back is not handed out while others are free, and never twice at once."""
+    addresses = Addresses("192.0.2.0/30")
+    assert [addresses.hold("a"), addresses.hold("b"), addresses.hold("a")] == [
+        "192.0.2.1",
+        "192.0.2.2",
+        "192.0.2.1",
+    ]
+    with pytest.raises(RuntimeError, match=r"every address of 192\.0\.2\.0/30 is taken"):
+        addresses.hold("c")
+    addresses.release("a")
+    addresses.release("nobody")
+    assert addresses.hold("d") == "192.0.2.1"
+    assert addresses.hold("e", "198.51.100.7") == "198.51.100.7"
+
+
+def test_nodes_in_zones() -> None:
+    """Nodes are named by zone and number, and carry the label every kubelet sets."""
+    nodes = nodes_in("a", "b", each=2)
+    assert [(node.name, node.zone) for node in nodes] == [
+        ("node-a-0", "a"),
+        ("node-a-1", "a"),
+        ("node-b-0", "b"),
+        ("node-b-1", "b"),
+    ]
+    assert nodes[0].all_labels()["topology.kubernetes.io/zone"] == "a"
+    assert "topology.kubernetes.io/zone" not in FakeNode(name="bare").all_labels()
