@@ -6,7 +6,7 @@ import argparse
 import sys
 
 from tools.realkube import RealKubeError
-from tools.tables.generation import TABLES, connect, outdated, start, tables
+from tools.tables.generation import ROOT, connect, outdated, start, tables
 
 
 def main() -> int:
@@ -25,8 +25,7 @@ def main() -> int:
     for name in old:
         print(f"{name} {'is out of date' if given.check else 'written'}")
         if not given.check:
-            TABLES.mkdir(exist_ok=True)
-            (TABLES / name).write_bytes(found[name])
+            (ROOT / name).write_bytes(found[name])
     return int(bool(old) and given.check)
 
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ SAMPLES = Path(__file__).with_name("samples")
 ABSENT = "absent"
 CORE = "io.k8s.api.core.v1."
 BATCH = "io.k8s.api.batch.v1."
+LABEL_SELECTOR = "io.k8s.apimachinery.pkg.apis.meta.v1.LabelSelector"
 CRD = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1."
 
 # Depend on the rest of the object: computed by zonewise.api.defaulting.
@@ -102,7 +103,7 @@ SERVER = {
     CORE + "TypedLocalObjectReference": {"apiGroup", "kind", "name"},
     CORE + "TypedObjectReference": {"apiGroup", "kind", "name"},
     "io.k8s.api.resource.v1.DeviceTaint": {"timeAdded"},
-    "io.k8s.apimachinery.pkg.apis.meta.v1.LabelSelector": {"matchLabels"},
+    LABEL_SELECTOR: {"matchLabels"},
     OBJECT_META: {"labels"},
 }
 # Sent and gone without being switched off by a feature gate.
@@ -132,6 +133,7 @@ class Observations:
         self.sent: dict[str, set[str]] = {}
         self.kept: set[tuple[str, str]] = set()
         self.gone: set[tuple[str, str]] = set()
+        self.answers: list[dict[str, Any]] = []
 
     def compare(self, kind: Type, sent: dict[str, Any], got: dict[str, Any], where: str) -> None:
         """Record one place where a definition was used."""
@@ -253,6 +255,10 @@ def observe(server: Server, kinds: Iterable[KindRow], definitions: Definitions) 
         except Refused as refused:
             raise ValueError(f"{where}: {refused}") from refused
         kind = definitions.type(row.type)
+        if "name" in sample["metadata"]:
+            found.answers.append(
+                {"type": row.type, "sent": sample, "got": answer(kind, sample, got)}
+            )
         sent = tidy(kind, copy.deepcopy(sample))
         sent.pop("status", None)
         if row.type not in STATUS:
@@ -263,6 +269,42 @@ def observe(server: Server, kinds: Iterable[KindRow], definitions: Definitions) 
         found.compare(kind, sent, got, where)
     _observe_ephemeral(server, definitions, found)
     return found
+
+
+def answer(kind: Type, sent: Mapping[str, Any], got: Mapping[str, Any]) -> dict[str, Any]:
+    """An answer without what the server sets: what our own code has to make of the sample."""
+    kept = copy.deepcopy(dict(got))
+    given = sent.get("metadata", {})
+    kept["metadata"] = {
+        name: value for name, value in kept["metadata"].items() if name in given or name == "labels"
+    }
+    if kind.name not in STATUS:
+        kept.pop("status", None)
+    elif "lastPhaseTransitionTime" in kept["status"]:
+        del kept["status"]["lastPhaseTransitionTime"]
+    if kind.name == BATCH + "Job":
+        for meta in (kept["metadata"], kept["spec"]["template"]["metadata"]):
+            labels = meta.pop("labels", {})
+            own = {k: v for k, v in labels.items() if not k.endswith(("-uid", "job-name"))}
+            meta.update({"labels": own} if own else {})
+        if not kept["spec"]["manualSelector"]:
+            del kept["spec"]["selector"]
+    stripped: dict[str, Any] = without_server_fields(kind, kept)
+    return stripped
+
+
+def without_server_fields(kind: Type, value: Any) -> Any:
+    """A value without the fields that admission or the rules of its kind may set."""
+    if kind.shape == "object" and isinstance(value, dict):
+        skipped = () if kind.name in (LABEL_SELECTOR, OBJECT_META) else SERVER.get(kind.name, ())
+        return {
+            name: without_server_fields(kind.fields[name], item)
+            for name, item in value.items()
+            if name not in skipped or (kind.name == BATCH + "JobSpec")
+        }
+    if kind.shape == "list" and kind.items is not None and isinstance(value, list):
+        return [without_server_fields(kind.items, item) for item in value]
+    return value
 
 
 def _observe_ephemeral(server: Server, definitions: Definitions, found: Observations) -> None:

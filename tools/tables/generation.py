@@ -20,7 +20,9 @@ from tools.tables.server import Server
 from tools.tables.types import definitions, go_structs
 from zonewise.api.definitions import Definition, Definitions
 
-TABLES = Path(__file__).parents[2] / "src" / "zonewise" / "api" / "tables"
+ROOT = Path(__file__).parents[2]
+TABLES = "src/zonewise/api/tables"
+ANSWERS = "tests/api/answers.json"
 TOKEN = realkube.Token("tables", "tables", ("system:masters",))
 GENERATED = "by python -m tools.tables from a running kube-apiserver; do not edit"
 
@@ -39,7 +41,7 @@ def connect(cluster: realkube.ControlPlane) -> Server:
 
 
 def tables(server: Server) -> dict[str, bytes]:
-    """The content of every table by file name."""
+    """The content of every generated file by its place in the tree."""
     version = server.get("/version")["gitVersion"]
     documents = {
         name: server.get(entry["serverRelativeURL"])
@@ -55,10 +57,13 @@ def tables(server: Server) -> dict[str, bytes]:
         raise ValueError(f"samples and UNSEEN disagree on {unseen}")
     head = {"generated": GENERATED, "version": version}
     return {
-        "types.json": _by_name(head, "types", types),
-        "kinds.json": _in_order(head, "kinds", rows),
-        "defaults.json": _by_name(head, "defaults", seen.defaults(), dropped=seen.dropped()),
-        "bootstrap.json": _in_order(head, "objects", started),
+        f"{TABLES}/types.json": _by_name(head, "types", types),
+        f"{TABLES}/kinds.json": _in_order(head, "kinds", rows),
+        f"{TABLES}/defaults.json": _by_name(
+            head, "defaults", seen.defaults(), dropped=seen.dropped()
+        ),
+        f"{TABLES}/bootstrap.json": _in_order(head, "objects", started),
+        ANSWERS: _in_order(head, "answers", seen.answers),
     }
 
 
@@ -67,7 +72,7 @@ def outdated(found: Mapping[str, bytes]) -> list[str]:
     return [
         name
         for name, content in found.items()
-        if not (TABLES / name).is_file() or (TABLES / name).read_bytes() != content
+        if not (ROOT / name).is_file() or (ROOT / name).read_bytes() != content
     ]
 
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 import binascii
 from collections.abc import Callable
 from datetime import UTC, datetime
+from fractions import Fraction
 from typing import Any
 
 from zonewise.api import quantity, times
@@ -141,7 +142,7 @@ def _map(kind: Type) -> Walk:
             return value
 
         return walk_strings
-    step = walker(kind.values)
+    step = _resource if kind.go == "v1.ResourceList" else walker(kind.values)
 
     def walk(value: Any) -> Any:
         if value.__class__ is not dict:
@@ -224,6 +225,19 @@ def _quantity(value: Any) -> Any:
         return quantity.canonical(value)
     except ParseError as error:
         raise Surprise from error
+
+
+def _resource(value: Any) -> Any:
+    """Amounts of resources are kept in thousandths at the finest."""
+    text = _quantity(value)
+    return text if text[-1] not in "nu" and "e-" not in text else _rounded(text)
+
+
+def _rounded(text: str) -> str:
+    amount = quantity.parse(text)
+    if (amount.value * 1000).denominator == 1:
+        return text
+    return str(quantity.Quantity(Fraction(amount.scaled(-3), 1000), amount.family))
 
 
 def _time(value: Any) -> Any:

@@ -1,0 +1,170 @@
+"""What an object gets that nobody wrote: defaults, and the empty fields that are printed anyway.
+
+`complete` walks a tidy object once, from the outside in, and at each object of the graph
+
+1. runs the rules by hand of its definition (`RULES`): defaults that depend on other fields;
+2. fills absent fields that have a default of their own (from the table, or from a custom
+   resource's schema, where null counts as absent unless the field may be null);
+3. fills absent fields that Go prints even when nobody set them;
+4. goes into the fields that have something to fill below.
+
+The order is what makes it one pass: a rule sees what its author wrote and nothing else, and what a
+rule or a default created is completed like everything else. Parts of a type that never need
+anything are not walked; a walker is compiled per definition, once, when it is first met.
+
+What admission adds (tolerations, priorities) and what the rules of a kind allocate (cluster IPs,
+node ports, finalizers) is not here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from zonewise.api.defaultrules import RULES
+from zonewise.api.schema import UNSET, Type
+
+Fill = Callable[[Any], None]
+Object = dict[str, Any]
+
+
+def complete(kind: Type, value: Object) -> Object:
+    """Fill an object in place, and return it."""
+    fill = filler(kind)
+    if fill is not None:
+        fill(value)
+    return value
+
+
+def filler(kind: Type) -> Fill | None:
+    """The function that completes values of a type; None if there is nothing it could do."""
+    memo = kind.definition.memo
+    if "fill" not in memo:
+        memo["fill"] = None if not _needs(kind, set()) else _make(kind.definition)
+    found: Fill | None = memo["fill"]
+    return found
+
+
+def _needs(kind: Type, seen: set[int]) -> bool:
+    """Whether anything at or below a type may have to be filled."""
+    definition = kind.definition
+    known: bool | None = definition.memo.get("needs")
+    if known is not None:
+        return known
+    if id(definition) in seen:
+        return False
+    seen.add(id(definition))
+    needs = definition.name in RULES or any(
+        field.default is not UNSET or field.printed is not UNSET or _needs(field, seen)
+        for field in definition.fields.values()
+    )
+    for below in (definition.items, definition.values):
+        needs = needs or (below is not None and _needs(below, seen))
+    if needs or len(seen) == 1:
+        definition.memo["needs"] = needs
+    return needs
+
+
+def _make(kind: Type) -> Fill:
+    match kind.shape:
+        case "object":
+            return _object(kind)
+        case "list":
+            assert kind.items is not None
+            return _items(kind.items)
+        case "map":
+            assert kind.values is not None
+            return _values(kind.values)
+    assert kind.items is not None
+    return _one_or_many(kind.items)
+
+
+def _items(kind: Type) -> Fill:
+    step: Fill | None = None
+
+    def fill(value: Any) -> None:
+        nonlocal step
+        if step is None:
+            step = filler(kind)
+        if step is not None and value.__class__ is list:
+            for item in value:
+                step(item)
+
+    return fill
+
+
+def _values(kind: Type) -> Fill:
+    step: Fill | None = None
+
+    def fill(value: Any) -> None:
+        nonlocal step
+        if step is None:
+            step = filler(kind)
+        if step is not None and value.__class__ is dict:
+            for item in value.values():
+                step(item)
+
+    return fill
+
+
+def _one_or_many(kind: Type) -> Fill:
+    """A schema, or a list of them, or something else."""
+    many = _items(kind)
+
+    def fill(value: Any) -> None:
+        many([value] if value.__class__ is dict else value)
+
+    return fill
+
+
+def _object(kind: Type) -> Fill:
+    rule = RULES.get(kind.name)
+    plain: list[tuple[str, Any]] = []
+    fresh: list[tuple[str, Any]] = []
+    nulls: frozenset[str] = frozenset(
+        name
+        for name, field in kind.fields.items()
+        if field.default is not UNSET and not field.nullable
+    )
+    for name, field in kind.fields.items():
+        given = field.printed if field.default is UNSET else field.default
+        if given is not UNSET:
+            (fresh if isinstance(given, dict | list) else plain).append((name, given))
+    deep = [(name, field) for name, field in kind.fields.items() if _needs(field, set())]
+    below: list[tuple[str, Fill]] | None = None
+    other = kind.values
+
+    def fill(value: Any) -> None:
+        nonlocal below
+        if value.__class__ is not dict:
+            return
+        if below is None:
+            below = [(name, step) for name, field in deep if (step := filler(field)) is not None]
+        if rule is not None:
+            rule(value)
+        for name, given in plain:
+            if name not in value or (value[name] is None and name in nulls):
+                value[name] = given
+        for name, given in fresh:
+            if name not in value or (value[name] is None and name in nulls):
+                value[name] = copied(given)
+        for name, step in below:
+            if name in value:
+                step(value[name])
+        if other is not None:
+            step_other = filler(other)
+            if step_other is not None:
+                for name, item in value.items():
+                    if name not in kind.fields:
+                        step_other(item)
+
+    return fill
+
+
+def copied(value: Any) -> Any:
+    """A copy of a JSON value: what a default hands out must never be shared."""
+    if value.__class__ is dict:
+        return {name: copied(item) for name, item in value.items()}
+    if value.__class__ is list:
+        return [copied(item) for item in value]
+    return value
