@@ -57,9 +57,7 @@ class Command(click.Command):
         _flags(ctx, formatter, "Options", own)
         formatter.write_paragraph()
         root = ctx.find_root().info_name
-        formatter.write_text(
-            f"Flags such as --context, -n and -v work with every command: see '{root} --help'."
-        )
+        formatter.write_text(f"More flags, such as --context and -n: see '{root} --help'.")
 
 
 class Group(click.Group):
