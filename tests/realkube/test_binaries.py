@@ -236,6 +236,15 @@ def test_assets_are_used_instead_of_building(
         workshop.build()
 
 
+def test_a_cache_folder_that_cannot_be_made_is_one_sentence(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The failure names the folder and the variable that moves it."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(workshop.bin / "go"))
+    with pytest.raises(RealKubeError, match=r"zonewise/realkube .*set XDG_CACHE_HOME to one"):
+        workshop.build()
+
+
 def test_path_before_a_build_says_what_to_do(tmp_path: Path) -> None:
     """`path` with an empty cache is one sentence on stderr and exit 2."""
     done = subprocess.run(

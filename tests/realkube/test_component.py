@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from tools.realkube.certificates import Authority
 from tools.realkube.component import Component, Guard, Port
+from tools.realkube.controlplane import Settings, merged
 from tools.realkube.errors import TAIL_LINES, RealKubeError, tail
 from tools.realkube.guard import members
 
@@ -196,6 +197,30 @@ def test_a_port_stays_ours_until_its_server_listens() -> None:
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", port.number))
     port.close()
+
+
+def test_arguments_given_replace_ours() -> None:
+    """A flag that is given anew appears once, and a file of authorizers replaces the modes."""
+    ours = ["--a=1", "--authorization-mode=Node,RBAC", "--b=2"]
+    assert merged(ours, ["--b=3", "--c"]) == [*ours[:2], "--b=3", "--c"]
+    config = "--authorization-config=/some/file"
+    assert merged(ours, [config]) == ["--a=1", "--b=2", config]
+
+
+@pytest.mark.parametrize(
+    ("controllers", "runs"),
+    [
+        (("*",), True),
+        ((), False),
+        (("*", "-serviceaccount-controller"), False),
+        (("*", "-serviceaccount"), False),
+        (("serviceaccount-controller", "replicaset-controller"), True),
+        (("replicaset-controller",), False),
+    ],
+)
+def test_whether_service_accounts_appear(controllers: tuple[str, ...], runs: bool) -> None:
+    """Whoever starts the control plane waits for them exactly if their controller runs."""
+    assert Settings(controllers=controllers).service_accounts is runs
 
 
 def test_certificates_authenticate_both_sides(tmp_path: Path) -> None:

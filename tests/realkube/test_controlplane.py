@@ -111,7 +111,7 @@ def test_tokens_audit_and_own_arguments(real_binaries: real.Binaries, tmp_path: 
         fsync=False,
         tokens=(real.Token("s3cret", "carol", ("system:masters", "others")),),
         audit=({"level": "None", "nonResourceURLs": ["/*"]}, {"level": "RequestResponse"}),
-        apiserver_args=("--event-ttl=17m",),
+        apiserver_args=("--event-ttl=17m", "--authorization-mode=RBAC"),
     )
     with real.start(settings, folder=tmp_path / "plane", binaries=real_binaries) as plane:
         config = plane.kubeconfig_with_token("carol", "s3cret")
@@ -123,6 +123,7 @@ def test_tokens_audit_and_own_arguments(real_binaries: real.Binaries, tmp_path: 
         assert set(created["user"]["groups"]) >= {"system:masters", "others"}
         flags = Path(f"/proc/{plane.apiserver.pid}/cmdline").read_text().split("\0")
         assert "--event-ttl=17m" in flags
+        assert "--authorization-mode=Node,RBAC" not in flags
 
 
 def mine(plane: real.ControlPlane) -> list[dict[str, Any]]:

@@ -153,7 +153,13 @@ def build(suite: Suite = KUBERNETES, *, teller: Teller | None = None) -> Binarie
         return found
     teller = teller or Teller()
     cache = cache_folder()
-    cache.mkdir(parents=True, exist_ok=True)
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RealKubeError(
+            f"The folder {cache} for built programs cannot be made ({error.strerror}); "
+            "set XDG_CACHE_HOME to one that can."
+        ) from error
     with locked(cache / "lock", teller):
         return find(suite) or construct(suite, cache, teller)
 

@@ -74,7 +74,7 @@ class Token:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What runs and how. Arguments given here come last, so they win over ours.
+    """What runs and how. Arguments given here replace ours of the same name.
 
     `controllers` is kube-controller-manager's own list; empty means that it does not run.
     `audit` is the list of rules of an audit policy, `({"level": "Metadata"},)` for everything.
@@ -364,7 +364,7 @@ class ControlPlane:
         ]
         if not self.settings.fsync:
             arguments.append("--unsafe-no-fsync")
-        return [*arguments, *self.settings.etcd_args]
+        return merged(arguments, self.settings.etcd_args)
 
     def _apiserver_arguments(self) -> list[str]:
         settings = self.settings
@@ -392,7 +392,7 @@ class ControlPlane:
         if settings.audit:
             arguments.append(f"--audit-policy-file={self.folder / 'audit-policy.json'}")
             arguments.append(f"--audit-log-path={self.audit_log}")
-        return [*arguments, *settings.apiserver_args]
+        return merged(arguments, settings.apiserver_args)
 
     def _client_arguments(self, name: str) -> list[str]:
         """What kube-controller-manager and kube-scheduler have in common."""
@@ -409,7 +409,7 @@ class ControlPlane:
         ]
 
     def _controller_manager_arguments(self) -> list[str]:
-        return [
+        arguments = [
             *self._client_arguments("kube-controller-manager"),
             f"--controllers={','.join(self.settings.controllers)}",
             "--use-service-account-credentials=true",
@@ -417,11 +417,11 @@ class ControlPlane:
             f"--root-ca-file={self.certificate_authority}",
             f"--cluster-signing-cert-file={self.certificate_authority}",
             f"--cluster-signing-key-file={self._authority.key_file}",
-            *self.settings.controller_manager_args,
         ]
+        return merged(arguments, self.settings.controller_manager_args)
 
     def _scheduler_arguments(self) -> list[str]:
-        return [*self._client_arguments("kube-scheduler"), *self.settings.scheduler_args]
+        return merged(self._client_arguments("kube-scheduler"), self.settings.scheduler_args)
 
     def _etcd_healthy(self) -> bool:
         connection = http.client.HTTPConnection("127.0.0.1", self._etcd_port.number, timeout=5)
@@ -453,6 +453,17 @@ def answers(connection: http.client.HTTPConnection, path: str) -> bool:
         return False
     finally:
         connection.close()
+
+
+def merged(ours: Sequence[str], theirs: Sequence[str]) -> list[str]:
+    """Our arguments less those that are given anew, then the given ones.
+
+    Repeating is not enough: list-valued flags add up, and modes named twice are refused.
+    """
+    given = {argument.partition("=")[0] for argument in theirs}
+    if "--authorization-config" in given:
+        given.add("--authorization-mode")
+    return [*(one for one in ours if one.partition("=")[0] not in given), *theirs]
 
 
 def inline(pem: bytes) -> str:
