@@ -88,6 +88,8 @@ from zonewise.api.discovery import (
     EndpointSlice,
     ForNode,
     ForZone,
+    LeanEndpoint,
+    LeanEndpointSlice,
 )
 from zonewise.api.errors import (
     AlreadyExists,
@@ -323,6 +325,8 @@ __all__ = [
     "LabelSelector",
     "LabelSelectorRequirement",
     "LeadershipLost",
+    "LeanEndpoint",
+    "LeanEndpointSlice",
     "Lease",
     "LeaseSpec",
     "ListMeta",

@@ -1,8 +1,27 @@
-"""EndpointSlices, in full.
+"""EndpointSlices, lean for those who read and in full for those who write.
 
 The API server treats ``endpoints`` and ``ports`` as one atomic value each: whoever writes one
-endpoint writes them all. So these Structs have every field of discovery.k8s.io/v1 (Kubernetes
-1.36); decoding a slice and encoding it again loses nothing inside the two lists.
+endpoint writes them all. ``EndpointSlice`` therefore has every field of discovery.k8s.io/v1
+(Kubernetes 1.36); decoding it and encoding it again loses nothing inside the two lists.
+
+Proxies, DNS and reports only read, and hold every slice of the cluster. ``LeanEndpointSlice``
+leaves out what names the pod behind an endpoint (``targetRef``, ``deprecatedTopology``). A full one
+*is* a lean one, so decisions are written once, on the lean type.
+
+Measured, list of 1,000 slices with 100 endpoints each (35.6 MB of JSON), CPU time on a busy
+machine, best of seven, collector on; memory is growth of the resident set:
+
+=====================  =======  =====  ====================
+decoder                   time   held  one slice of 100
+=====================  =======  =====  ====================
+LeanEndpointSlice       102 ms  54 MB  104 µs
+EndpointSlice           139 ms  94 MB  124 µs (encode 99 µs)
+msgspec, dictionaries   680 ms
+json, dictionaries     1126 ms
+=====================  =======  =====  ====================
+
+Tuples are worth as much as ``gc=False``: with lists the collector would walk a hundred thousand of
+them while decoding.
 """
 
 from __future__ import annotations
@@ -41,17 +60,22 @@ class EndpointHints(Struct):
     for_nodes: tuple[ForNode, ...] = ()
 
 
-class Endpoint(Struct):
-    """Addresses of one thing that answers; all of them are the same thing."""
+class LeanEndpoint(Struct):
+    """Addresses of one thing that answers, and where it is; all of them are the same thing."""
 
     addresses: tuple[str, ...] | None = ()
     conditions: EndpointConditions = EndpointConditions()
     hostname: str | None = None
-    target_ref: ObjectReference | None = None
-    deprecated_topology: dict[str, str] | None = None
     node_name: str | None = None
     zone: str | None = None
     hints: EndpointHints | None = None
+
+
+class Endpoint(LeanEndpoint):
+    """An endpoint with every field of the API."""
+
+    target_ref: ObjectReference | None = None
+    deprecated_topology: dict[str, str] | None = None
 
 
 class EndpointPort(Struct):
@@ -63,11 +87,17 @@ class EndpointPort(Struct):
     app_protocol: str | None = None
 
 
-class EndpointSlice(Object):
-    """A part of a Service's endpoints."""
+class LeanEndpointSlice(Object):
+    """A part of a Service's endpoints, for reading only: never write it back."""
 
     resource: ClassVar = Resource("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices")
 
     address_type: str = ""
-    endpoints: tuple[Endpoint, ...] | None = ()
+    endpoints: tuple[LeanEndpoint, ...] | None = ()
     ports: tuple[EndpointPort, ...] | None = ()
+
+
+class EndpointSlice(LeanEndpointSlice):
+    """A part of a Service's endpoints with every field of the API."""
+
+    endpoints: tuple[Endpoint, ...] | None = ()

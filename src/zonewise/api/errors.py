@@ -118,11 +118,14 @@ class ApiError(ZonewiseError):
         self.retry_after = retry_after
         if retry_after is None and status.details and status.details.retry_after_seconds > 0:
             self.retry_after = float(status.details.retry_after_seconds)
-        super().__init__(_line(status.message) or f"the API server answered {status.code}")
+        super().__init__(status)
 
     def __init_subclass__(cls, code: int = 0) -> None:
         if code:
             ApiError.by_code[code] = cls
+
+    def __str__(self) -> str:
+        return _line(self.status.message) or f"the API server answered {self.status.code}"
 
     @property
     def code(self) -> int:

@@ -1,0 +1,164 @@
+"""The error tree: which answer becomes which error, and what a person sees of it."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zonewise.api import errors
+from zonewise.api.errors import ApiError, Status, StatusCause, StatusDetails, Terminal
+
+BY_CODE = [
+    (400, "BadRequest", errors.BadRequest),
+    (401, "Unauthorized", errors.Unauthorized),
+    (403, "Forbidden", errors.Forbidden),
+    (404, "NotFound", errors.NotFound),
+    (405, "MethodNotAllowed", errors.MethodNotAllowed),
+    (406, "NotAcceptable", ApiError),
+    (409, "Conflict", errors.Conflict),
+    (409, "AlreadyExists", errors.AlreadyExists),
+    (410, "Expired", errors.Gone),
+    (410, "Gone", errors.Gone),
+    (413, "RequestEntityTooLarge", errors.TooLarge),
+    (415, "UnsupportedMediaType", errors.UnsupportedMediaType),
+    (422, "Invalid", errors.Invalid),
+    (429, "TooManyRequests", errors.TooManyRequests),
+    (500, "InternalError", errors.ServerError),
+    (503, "ServiceUnavailable", errors.ServerError),
+    (504, "Timeout", errors.ServerError),
+]
+
+
+@pytest.mark.parametrize(("code", "reason", "kind"), BY_CODE)
+def test_an_answer_becomes_the_error_of_its_code(
+    code: int, reason: str, kind: type[ApiError]
+) -> None:
+    """The class says what happened; code, reason and message are the server's."""
+    body = msgspec.json.encode(
+        {"kind": "Status", "status": "Failure", "message": "no", "reason": reason, "code": code}
+    )
+    error = ApiError.from_status(code, body)
+    assert type(error) is kind
+    assert (error.code, error.reason, error.message) == (code, reason, "no")
+    assert error.retry_after is None
+
+
+def test_details_say_which_field_is_wrong() -> None:
+    """The causes of an invalid object survive, field by field."""
+    body = (
+        b'{"code":422,"reason":"Invalid","message":"m","details":{"name":"web","group":"apps",'
+        b'"kind":"Deployment","causes":[{"reason":"FieldValueRequired","message":"Required value",'
+        b'"field":"spec.selector"}]}}'
+    )
+    details = ApiError.from_status(422, body).details
+    assert (details.name, details.group, details.kind) == ("web", "apps", "Deployment")
+    assert details.causes == (
+        StatusCause(reason="FieldValueRequired", message="Required value", field="spec.selector"),
+    )
+
+
+def test_null_causes_and_absent_details_are_no_error_of_their_own() -> None:
+    """A Status with nulls, or without details, is still readable."""
+    assert ApiError.from_status(404, b'{"details":{"causes":null}}').details.causes is None
+    assert ApiError.from_status(404, b'{"details":null}').details == StatusDetails()
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b"Too many requests, please try again\n", "Too many requests, please try again"),
+        (b"404 page not found\n", "404 page not found"),
+        (b"", "the API server answered 429"),
+        (b"\xff\xfe", "��"),
+        (b"[1]", "[1]"),
+        (b'{"message":7}', '{"message":7}'),
+    ],
+)
+def test_a_body_that_is_no_status_becomes_the_message(body: bytes, message: str) -> None:
+    """Plain text, as servers send it under load, is shown as it is."""
+    error = ApiError.from_status(429, body)
+    assert type(error) is errors.TooManyRequests
+    assert str(error) == message
+
+
+def test_the_code_on_the_wire_wins_over_the_one_in_the_body() -> None:
+    """A proxy's 503 around a Status of 200 is a server error."""
+    error = ApiError.from_status(503, b'{"code":200,"message":"x"}')
+    assert type(error) is errors.ServerError
+    assert error.code == 503
+
+
+def test_the_pause_a_server_asks_for_is_kept() -> None:
+    """Retry-After comes from the header if there is one, else from the details."""
+    body = b'{"details":{"retryAfterSeconds":10}}'
+    assert ApiError.from_status(429, body).retry_after == 10.0
+    assert ApiError.from_status(429, body, retry_after=0.5).retry_after == 0.5
+    assert ApiError.from_status(429, b"{}").retry_after is None
+
+
+@given(st.text(max_size=3000))
+def test_a_message_is_one_printable_line_of_bounded_length(text: str) -> None:
+    """Whatever a server says, a terminal gets one short line without control characters."""
+    shown = str(ApiError(Status(code=500, message=text)))
+    assert shown
+    assert len(shown) <= errors.MESSAGE_LIMIT
+    assert shown.isprintable()
+
+
+@given(st.binary(max_size=200), st.integers(300, 599))
+def test_no_body_breaks_the_making_of_an_error(body: bytes, code: int) -> None:
+    """Any bytes under any code become an ApiError with that code."""
+    assert ApiError.from_status(code, body).code == code
+
+
+def test_what_must_not_be_retried_is_terminal_and_nothing_else_is() -> None:
+    """Only errors that the same work would meet again are Terminal."""
+    tree = {
+        kind
+        for _, kind in inspect.getmembers(errors, inspect.isclass)
+        if issubclass(kind, errors.ZonewiseError) and kind is not Terminal
+    }
+    assert {kind for kind in tree if issubclass(kind, Terminal)} == {
+        errors.ConfigError,
+        errors.ParseError,
+        errors.LeadershipLost,
+        errors.BadRequest,
+        errors.MethodNotAllowed,
+        errors.TooLarge,
+        errors.UnsupportedMediaType,
+        errors.Invalid,
+    }
+
+
+def test_the_drawing_shows_the_whole_tree() -> None:
+    """Every error is drawn on top of the module at the right depth, and marked if Terminal."""
+    assert errors.__doc__ is not None
+    lines = [line for line in errors.__doc__.splitlines() if "──" in line]
+    drawn = {}
+    for line in lines:
+        branch, _, rest = line.partition("── ")
+        drawn[rest.split()[0]] = (len(branch) // 4, "(Terminal)" in line)
+    for name, kind in inspect.getmembers(errors, inspect.isclass):
+        if issubclass(kind, errors.ZonewiseError) and kind not in {errors.ZonewiseError, Terminal}:
+            parents = [k for k in kind.__mro__ if k.__module__ == errors.__name__]
+            depth = len([k for k in parents if k not in {Terminal, errors.ZonewiseError}])
+            assert drawn.pop(name) == (depth, issubclass(kind, Terminal)), name
+    assert not drawn
+
+
+def test_a_bad_text_is_also_a_value_error() -> None:
+    """Code that knows nothing of this project can still catch a bad value as such."""
+    assert issubclass(errors.ParseError, ValueError)
+
+
+def test_errors_cross_process_borders() -> None:
+    """An error can be pickled, so that test runners and executors can carry it."""
+    error = ApiError.from_status(409, b'{"reason":"AlreadyExists","message":"m"}', retry_after=2)
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is errors.AlreadyExists
+    assert (again.status, again.retry_after) == (error.status, 2)
