@@ -132,7 +132,6 @@ def _object(kind: Type) -> Fill:
             (fresh if isinstance(given, dict | list) else plain).append((name, given))
     deep = [(name, field) for name, field in kind.fields.items() if _needs(field, set())]
     below: list[tuple[str, Fill]] | None = None
-    other = kind.values
 
     def fill(value: Any) -> None:
         nonlocal below
@@ -151,12 +150,6 @@ def _object(kind: Type) -> Fill:
         for name, step in below:
             if name in value:
                 step(value[name])
-        if other is not None:
-            step_other = filler(other)
-            if step_other is not None:
-                for name, item in value.items():
-                    if name not in kind.fields:
-                        step_other(item)
 
     return fill
 

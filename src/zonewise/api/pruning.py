@@ -1,6 +1,6 @@
 """Bringing a decoded object into the form a real API server stores it in.
 
-`tidy` is for built-in kinds. A real server decodes JSON into Go structs and prints them again;
+A real server decodes JSON into Go structs and prints them again;
 what comes out has no nulls, no empty plain values, canonical quantities and times, and no field
 the structs lack. `tidy` gets there by changing the value in place, in one pass, without building
 paths or messages: it assumes that the object is fine and raises `Surprise` when it is not. Then
@@ -10,8 +10,7 @@ need it.
 Walkers are closures made from a `Type` when a value of it is first met and kept in the
 definition's `memo`. A field that no object ever used costs nothing.
 
-`prune` is for custom resources, which are stored as the JSON they are: only fields unknown to the
-schema go.
+Custom resources are stored as the JSON they are; see `custom`.
 """
 
 from __future__ import annotations
@@ -30,7 +29,6 @@ Walk = Callable[[Any], Any]
 
 INT32 = range(-(2**31), 2**31)
 INT64 = range(-(2**63), 2**63)
-EMBEDDED = frozenset({"apiVersion", "kind", "metadata"})
 
 
 class Surprise(Exception):
