@@ -3,8 +3,7 @@
 `complete` walks a tidy object once, from the outside in, and at each object of the graph
 
 1. runs the rules by hand of its definition (`RULES`): defaults that depend on other fields;
-2. fills absent fields that have a default of their own (from the table, or from a custom
-   resource's schema, where null counts as absent unless the field may be null);
+2. fills absent fields that have a default of their own, from the table;
 3. fills absent fields that Go prints even when nobody set them;
 4. goes into the fields that have something to fill below.
 
@@ -12,8 +11,9 @@ The order is what makes it one pass: a rule sees what its author wrote and nothi
 rule or a default created is completed like everything else. Parts of a type that never need
 anything are not walked; a walker is compiled per definition, once, when it is first met.
 
-What admission adds (tolerations, priorities) and what the rules of a kind allocate (cluster IPs,
-node ports, finalizers) is not here.
+Custom resources have their own way with nulls and no printing; see `custom`. What admission adds
+(tolerations, priorities) and what the rules of a kind allocate (cluster IPs, node ports,
+finalizers) is not here.
 """
 
 from __future__ import annotations
@@ -121,35 +121,31 @@ def _object(kind: Type) -> Fill:
     rule = RULES.get(kind.name)
     plain: list[tuple[str, Any]] = []
     fresh: list[tuple[str, Any]] = []
-    nulls: frozenset[str] = frozenset(
-        name
-        for name, field in kind.fields.items()
-        if field.default is not UNSET and not field.nullable
-    )
     for name, field in kind.fields.items():
         given = field.printed if field.default is UNSET else field.default
         if given is not UNSET:
             (fresh if isinstance(given, dict | list) else plain).append((name, given))
     deep = [(name, field) for name, field in kind.fields.items() if _needs(field, set())]
-    below: list[tuple[str, Fill]] | None = None
+    below: dict[str, Fill] | None = None
 
     def fill(value: Any) -> None:
         nonlocal below
         if value.__class__ is not dict:
             return
         if below is None:
-            below = [(name, step) for name, field in deep if (step := filler(field)) is not None]
+            below = {name: step for name, field in deep if (step := filler(field)) is not None}
         if rule is not None:
             rule(value)
         for name, given in plain:
-            if name not in value or (value[name] is None and name in nulls):
+            if name not in value:
                 value[name] = given
         for name, given in fresh:
-            if name not in value or (value[name] is None and name in nulls):
+            if name not in value:
                 value[name] = copied(given)
-        for name, step in below:
-            if name in value:
-                step(value[name])
+        for name, item in value.items():
+            fill_item = below.get(name)
+            if fill_item is not None:
+                fill_item(item)
 
     return fill
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import binascii
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import datetime
 from fractions import Fraction
 from typing import Any
 
@@ -241,21 +241,8 @@ def _rounded(text: str) -> str:
 def _time(value: Any) -> Any:
     if value.__class__ is not str:
         raise Surprise
-    if len(value) == 20 and value.isascii() and value[10] == "T" and value[19] == "Z":
-        try:  # the form every server prints: nothing to change, only to check
-            datetime(
-                int(value[:4]),
-                int(value[5:7]),
-                int(value[8:10]),
-                int(value[11:13]),
-                int(value[14:16]),
-                int(value[17:19]),
-                tzinfo=UTC,
-            )
-        except ValueError as error:
-            raise Surprise from error
-        if value[4] == value[7] == "-" and value[13] == value[16] == ":":
-            return value
+    if len(value) == 20 and _is_clock(value) and value[19] == "Z":
+        return value
     try:
         return times.format_time(times.parse(value))
     except ParseError as error:
@@ -265,10 +252,23 @@ def _time(value: Any) -> Any:
 def _micro_time(value: Any) -> Any:
     if value.__class__ is not str or not is_micro_time(value):
         raise Surprise
+    if len(value) == 27 and _is_clock(value) and value[26] == "Z":
+        return value
     try:
         return times.format_micro(times.parse(value))
     except ParseError as error:
         raise Surprise from error
+
+
+def _is_clock(value: str) -> bool:
+    """Whether a text starts with a time as every server prints it: nothing to change then."""
+    if value[10] != "T" or value[13] != ":" or value[16] != ":" or not value.isascii():
+        return False
+    try:
+        datetime.fromisoformat(value[:19])
+    except ValueError:
+        return False
+    return True
 
 
 def is_micro_time(text: str) -> bool:
