@@ -38,6 +38,9 @@ class Reason(Struct):
         if not self.message:
             raise ParseError(f"reason {self.code} has no message")
 
+    def __hash__(self) -> int:
+        return hash((self.code, self.message, self.object, self.fix))
+
     def __str__(self) -> str:
         """Message and fix as sentences, as events and conditions carry them."""
         return f"{_sentence(self.message)} {_sentence(self.fix)}" if self.fix else self.message

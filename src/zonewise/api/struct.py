@@ -24,7 +24,6 @@ import msgspec
 from msgspec import field
 
 
-@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(field,))
 class StructMeta(msgspec.StructMeta):
     """Makes every subclass keyword only; msgspec inherits all other settings but not this one."""
 
@@ -35,6 +34,7 @@ class StructMeta(msgspec.StructMeta):
         return super().__new__(mcls, name, bases, namespace, **config)
 
 
+@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(field,))
 class Struct(
     msgspec.Struct,
     metaclass=StructMeta,

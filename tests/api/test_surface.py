@@ -1,0 +1,71 @@
+"""The public surface: what others may rely on, and what importing it may cost."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+from zonewise import api
+
+PACKAGE = Path(api.__file__).parent
+FORBIDDEN = {
+    "aiohttp",
+    "asyncio",
+    "os",
+    "random",
+    "socket",
+    "sqlite3",
+    "subprocess",
+    "threading",
+    "time",
+}
+
+
+def test_every_public_name_exists_once() -> None:
+    """The list of public names is sorted, without repeats, and complete."""
+    assert len(set(api.__all__)) == len(api.__all__)
+    for name in api.__all__:
+        assert getattr(api, name) is not None
+
+
+def test_names_that_others_build_on_stay() -> None:
+    """Removing one of these names breaks the other packages."""
+    promised = {
+        "ApiError AlreadyExists BadRequest ConfigError Conflict ConnectionFailed Forbidden Gone",
+        "Invalid LeadershipLost MethodNotAllowed NotFound ParseError PatchFailed ProtocolError",
+        "ServerError Status StatusCause StatusDetails Terminal TooLarge TooManyRequests",
+        "Unauthorized UnsupportedMediaType ZonewiseError Struct Resource Object ObjectMeta",
+        "OwnerReference LabelSelector Condition Key Page Decoder decode encode convert plain",
+        "decoder page_decoder Unstructured unstructured Reason FeatureGates Quantity Selector",
+        "Requirement FieldSelector NodeTerm NodeTerms PatchSchema quantity selector",
+        "fieldselector nodeselector labels times jsonpatch mergepatch strategic",
+        "Node Pod Service Namespace EndpointSlice LeanEndpointSlice Lease Event",
+        "PodDisruptionBudget ReplicaSet Deployment StatefulSet DaemonSet StorageClass",
+        "PersistentVolumeClaim PersistentVolume CSINode CSIDriver",
+        "ValidatingWebhookConfiguration MutatingWebhookConfiguration CustomResourceDefinition",
+    }
+    names = {name for line in promised for name in line.split()}
+    assert names <= set(api.__all__)
+
+
+def test_nothing_here_does_io_or_asks_a_clock() -> None:
+    """No module of the package imports what would let it act on the world."""
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            imported: list[str] = []
+            if isinstance(node, ast.Import):
+                imported = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                imported = [node.module or ""]
+            roots = {name.partition(".")[0] for name in imported}
+            assert not roots & FORBIDDEN, path.name
+
+
+def test_importing_the_objects_loads_no_event_loop() -> None:
+    """The command line can use the objects without paying for networking."""
+    heavy = "{'asyncio', 'aiohttp', 'ssl'}"
+    code = f"import sys, zonewise.api; print(*sorted({heavy} & set(sys.modules)))"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == ""
