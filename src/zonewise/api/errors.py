@@ -65,6 +65,7 @@ class StatusDetails(Struct):
 class Status(Struct):
     """The body of an error answer, and of most successful deletions."""
 
+    metadata: dict[str, str | int] | None = None
     status: str = ""
     message: str = ""
     reason: str = ""

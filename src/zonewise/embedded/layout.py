@@ -70,6 +70,9 @@ def create(folder: Folder, migrations: Migrations, *, meta: tuple[int, ...]) -> 
 def upgrade(folder: Folder, migrations: Migrations) -> None:
     """Refuse a file that is not ours, not whole or too new; bring an old one up to date."""
     path = folder.database
+    with path.open("rb") as file:
+        if file.read(len(_START)) != _START:  # SQLite would delete the log of an empty database
+            raise FolderDamaged(path, "it does not begin as it was made")
     write_ahead = _beside(path, "-wal")
     try:
         wal.inspect(write_ahead)
@@ -111,14 +114,18 @@ def check_tables(connection: sqlite3.Connection, migrations: Migrations, *, path
 @contextlib.contextmanager
 def reading(folder: Folder) -> Iterator[sqlite3.Connection]:
     """A connection that can neither write nor, when it closes, checkpoint."""
+    write_ahead = _beside(folder.database, "-wal")
+    extra = [_beside(folder.database, "-shm")]  # an index in shared memory; one owner needs none
+    if not write_ahead.exists():
+        extra.append(write_ahead)  # reading makes an empty one
     uri = f"{folder.database.absolute().as_uri()}?mode=ro"
     connection = sqlite3.connect(uri, uri=True, isolation_level=None)
     try:
         yield connection
     finally:
         connection.close()
-        # Reading made an index in shared memory; the one owner needs none.
-        _beside(folder.database, "-shm").unlink(missing_ok=True)
+        for path in extra:
+            path.unlink(missing_ok=True)
 
 
 def writing(folder: Folder) -> sqlite3.Connection:
@@ -141,3 +148,7 @@ def _migrate(connection: sqlite3.Connection, version: int, migrations: Migration
 
 def _beside(path: Path, suffix: str) -> Path:
     return path.with_name(path.name + suffix)
+
+
+_START = b"SQLite format 3\0" + PAGE_SIZE.to_bytes(2, "big") + bytes((2, 2, 0, 64, 32, 32))
+"""What never changes: page size, write-ahead log for readers and writers, fixed numbers."""

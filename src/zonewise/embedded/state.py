@@ -76,6 +76,7 @@ class State:
         self._clock = clock
         self._collections: dict[str, Collection] = {}
         self._watchers: dict[str, Watchers] = {}
+        self._listeners: list[Callable[[str, Event], None]] = []
         self._frames = Frames(self.limits.encoding_bytes)
         self._awaited: list[tuple[int, asyncio.Future[None]]] = []
         self._committer = Committer(
@@ -120,6 +121,12 @@ class State:
     def failure(self) -> str | None:
         """Why writes are refused, in a sentence, or None while all is well."""
         return self._committer.failure
+
+    def listen(self, listener: Callable[[str, Event], None]) -> None:
+        """Call ``listener`` for every event from now on, while it is published: it must be quick,
+        must not raise and must not write.
+        """
+        self._listeners.append(listener)
 
     def kinds(self) -> Iterator[tuple[str, int, int]]:
         """Each kind with the number of its objects and of its watchers."""
@@ -313,6 +320,9 @@ class State:
             watchers = self._watchers.get(collection.kind)
             if watchers is not None:
                 watchers.publish(start, events)
+            for listener in self._listeners:
+                for event in events:
+                    listener(collection.kind, event)
         if self._awaited:
             for rv, future in self._awaited:
                 if rv <= history.rv and not future.done():

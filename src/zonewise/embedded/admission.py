@@ -1,0 +1,82 @@
+"""Admission: what may still change an object, or refuse it, after its author was allowed to write
+it.
+
+Built-in plugins are pure functions on ``Attributes`` and run first, in one order; webhooks follow,
+because they are strangers and should see what the server itself added. Mutation comes before the
+kind's own validation, validation after it: so nothing a webhook writes escapes the rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from zonewise.embedded.call import User
+from zonewise.embedded.registry import Served
+
+Operation = Literal["CREATE", "UPDATE", "DELETE", "CONNECT"]
+
+
+@dataclass(slots=True, kw_only=True)
+class Attributes:
+    """One write on its way in. ``obj`` is None for a deletion, ``old`` is None for a creation."""
+
+    operation: Operation
+    served: Served
+    namespace: str
+    name: str
+    subresource: str = ""
+    obj: dict[str, Any] | None
+    old: dict[str, Any] | None
+    user: User
+    dry_run: bool = False
+    options: dict[str, Any] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+
+
+Plugin = Callable[[Attributes], None]
+"""Changes ``attributes.obj`` in place, or raises an ApiError."""
+
+
+class Hooks(Protocol):
+    """Webhooks, as far as the chain knows them."""
+
+    async def mutate(self, attributes: Attributes) -> bool:
+        """Let mutating webhooks change the object; True if one was called."""
+
+    async def validate(self, attributes: Attributes) -> None:
+        """Let validating webhooks refuse it."""
+
+    def concern(self, served: Served, operation: Operation, subresource: str) -> bool:
+        """Whether any webhook could match; cheap, so that most writes never wait."""
+
+
+class Admission:
+    """The chain."""
+
+    def __init__(
+        self, mutating: Sequence[Plugin], validating: Sequence[Plugin], hooks: Hooks | None = None
+    ) -> None:
+        self._mutating = tuple(mutating)
+        self._validating = tuple(validating)
+        self._hooks = hooks
+
+    async def mutate(self, attributes: Attributes) -> bool:
+        """Run the mutating half; True if something outside this process may have had a say."""
+        for plugin in self._mutating:
+            plugin(attributes)
+        if self._hooks and self._concerned(attributes):
+            return await self._hooks.mutate(attributes)
+        return False
+
+    async def validate(self, attributes: Attributes) -> None:
+        """Run the validating half."""
+        for plugin in self._validating:
+            plugin(attributes)
+        if self._hooks and self._concerned(attributes):
+            await self._hooks.validate(attributes)
+
+    def _concerned(self, attributes: Attributes) -> bool:
+        assert self._hooks is not None
+        return self._hooks.concern(attributes.served, attributes.operation, attributes.subresource)

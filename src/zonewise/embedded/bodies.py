@@ -1,0 +1,265 @@
+"""Between bytes and objects: what a client sent, what is stored, what goes out.
+
+Stored bytes begin with kind and apiVersion, then metadata: lists of built-in kinds cut the first
+two off. Everything that is read from a client passes the schema once, so what comes after may trust
+its types.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable
+from typing import Any, Literal
+
+import msgspec
+import yaml
+
+from zonewise.api import defaulting, faults, managed, validation
+from zonewise.api.errors import StatusCause
+from zonewise.api.jsontext import NotJSON
+from zonewise.api.validation import Decoded, WrongType
+from zonewise.embedded import negotiation, refusals
+from zonewise.embedded.call import Call
+from zonewise.embedded.registry import Served
+
+Obj = dict[str, Any]
+
+YAML_DEPTH = 200
+STRICTNESS = ("", "Ignore", "Strict", "Warn")
+
+_encoder = msgspec.json.Encoder()
+_decode = msgspec.json.Decoder().decode
+
+
+def decode_stored(raw: bytes) -> Obj:
+    """A stored object."""
+    found: Obj = _decode(raw)
+    return found
+
+
+def read_stored(served: Served, raw: bytes) -> Obj:
+    """A stored object in the version it is served in."""
+    obj = decode_stored(raw)
+    if served.conversion:
+        served.conversion.from_storage(obj)
+        _name(served, obj)
+    return obj
+
+
+def to_storage(served: Served, obj: Obj) -> Obj:
+    """An object in the version it is stored in; without conversion it is the same object."""
+    _name(served, obj)
+    if served.conversion is None:
+        return obj
+    stored = dict(obj)
+    served.conversion.to_storage(stored)
+    return stored
+
+
+def encode(obj: Obj) -> bytes:
+    """The bytes that are stored, beginning with kind and apiVersion."""
+    ordered = {"kind": obj["kind"], "apiVersion": obj["apiVersion"], "metadata": obj["metadata"]}
+    ordered.update(obj)
+    return _encoder.encode(ordered)
+
+
+def encode_plain(value: Any) -> bytes:
+    """Any value as JSON."""
+    return _encoder.encode(value)
+
+
+def copied(obj: Obj) -> Obj:
+    """A copy that may be changed."""
+    return decode_stored(_encoder.encode(obj))
+
+
+def shown(served: Served) -> Callable[[bytes], bytes]:
+    """How stored bytes become bytes of the served version."""
+    if served.conversion is None:
+        return _same
+    return lambda raw: encode(read_stored(served, raw))
+
+
+def read(call: Call, served: Served) -> Obj:
+    """The object a POST or PUT carries: of the right kind, pruned, without defaults."""
+    format = negotiation.body_format(call.headers.get("content-type", ""))
+    mode = strictness(call)
+    resource = served.kind.resource
+    into = resource.kind
+    if not call.body and format == "json":
+        obj: Obj = {}
+        return _checked(served, obj)
+    try:
+        if format == "yaml":
+            value = parse_yaml(call.body)
+            decoded = validation.accept(served.kind.type, value, strict=mode != "Ignore")
+        else:
+            decoded = validation.decode(served.kind.type, call.body, strict=mode != "Ignore")
+    except NotJSON as error:
+        raise refusals.bad_request(validation.unrecognized(into, call.body, error)) from None
+    except WrongType as error:
+        raise refusals.bad_request(
+            validation.unhandled(resource.kind, resource.version, into, str(error))
+        ) from None
+    complain(call, served, decoded, mode)
+    return _checked(served, decoded.value)
+
+
+def accept(call: Call, served: Served, value: Obj) -> Obj:
+    """The result of a patch as an object of its kind."""
+    mode = strictness(call)
+    try:
+        decoded = validation.accept(served.kind.type, value, strict=mode != "Ignore")
+    except WrongType as error:
+        raise refusals.invalid_patch(_text(value), str(error)) from None
+    complain(call, served, decoded, mode)
+    return _checked(served, decoded.value)
+
+
+def complain(call: Call, served: Served, decoded: Decoded, mode: str) -> None:
+    """Refuse, warn of, or pass over unknown and duplicate fields."""
+    if not decoded.problems:
+        return
+    if mode == "Strict":
+        resource = served.kind.resource
+        text = validation.strict_error(decoded.problems)
+        if call.method == "PATCH":
+            raise refusals.invalid_patch(_text(decoded.value), text)
+        raise refusals.bad_request(
+            validation.unhandled(resource.kind, resource.version, resource.kind, text)
+        )
+    call.warnings.extend(decoded.problems)
+
+
+def strictness(call: Call) -> Literal["Strict", "Warn", "Ignore"]:
+    """What to do about unknown and duplicate fields."""
+    match call.query.get("fieldValidation", ""):
+        case "" | "Warn":
+            return "Warn"
+        case "Strict":
+            return "Strict"
+        case "Ignore":
+            return "Ignore"
+        case other:
+            fault = faults.unsupported("fieldValidation", other, STRICTNESS)
+            raise refusals.invalid_options(call.options, [fault])
+
+
+def manager(call: Call) -> str:
+    """Whose fields a write's fields become."""
+    return managed.manager_name(
+        call.query.get("fieldManager", ""), call.headers.get("user-agent", "")
+    )
+
+
+def fill_defaults(served: Served, obj: Obj) -> None:
+    """Set what is not set and has a default."""
+    defaulting.complete(served.kind.type, obj)
+
+
+def schema_faults(served: Served, obj: Obj, old: Obj | None) -> list[StatusCause]:
+    """What the schema alone finds wrong; for built-in kinds the rules by hand say it instead."""
+    return served.structure.faults(obj, old) if served.structure else []
+
+
+def read_options(call: Call) -> Obj:
+    """The DeleteOptions a request carries; an empty body has none."""
+    if not call.body.strip():
+        return {}
+    try:
+        value = (
+            parse_yaml(call.body)
+            if negotiation.body_format(call.headers.get("content-type", "")) == "yaml"
+            else _decode(call.body)
+        )
+    except msgspec.DecodeError as error:
+        raise refusals.bad_request(f"the options of the deletion cannot be read: {error}") from None
+    if not isinstance(value, dict) or value.get("kind", "DeleteOptions") != "DeleteOptions":
+        raise refusals.bad_request("the body of a deletion must be DeleteOptions")
+    return value
+
+
+def parse_yaml(body: bytes) -> Obj:
+    """YAML as Kubernetes reads it: one document, a map, JSON's types, no aliases that multiply."""
+    try:
+        loader = yaml.CSafeLoader(body)
+        try:
+            depth = aliases = 0
+            for event in yaml.parse(body, yaml.CSafeLoader):
+                if isinstance(event, yaml.CollectionStartEvent):
+                    depth += 1
+                elif isinstance(event, yaml.CollectionEndEvent):
+                    depth -= 1
+                aliases += isinstance(event, yaml.AliasEvent)
+                if depth > YAML_DEPTH or aliases > YAML_DEPTH:
+                    raise refusals.bad_request("this YAML is nested too deeply")
+            value = loader.get_single_data()
+        finally:
+            loader.dispose()
+    except (yaml.YAMLError, UnicodeDecodeError, ValueError) as error:
+        line = str(error).replace("\n", " ")[:500]
+        raise refusals.bad_request(f"error converting YAML to JSON: {line}") from None
+    if not isinstance(value, dict):
+        raise refusals.bad_request("the body is not an object")
+    plain: Obj = _plain(value)
+    return plain
+
+
+def as_yaml(body: bytes) -> bytes:
+    """An answer for people who asked for YAML."""
+    text: str = yaml.dump(_decode(body), Dumper=yaml.CSafeDumper, sort_keys=False)
+    return text.encode()
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {_key(key): _plain(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_plain(one) for one in value]
+    if isinstance(value, dt.datetime):
+        text = value.isoformat()
+        return text if value.tzinfo else text + "Z"
+    if isinstance(value, dt.date):
+        return value.isoformat()
+    if value is None or isinstance(value, str | int | float | bool):
+        return value
+    raise refusals.bad_request("this YAML has a value that JSON has not")
+
+
+def _key(key: Any) -> str:
+    if isinstance(key, bool):
+        return "true" if key else "false"
+    if isinstance(key, str | int | float):
+        return str(key)
+    raise refusals.bad_request("this YAML has a key that is not text")
+
+
+def _checked(served: Served, obj: Obj) -> Obj:
+    resource = served.kind.resource
+    version, kind = obj.get("apiVersion"), obj.get("kind")
+    if version and version != resource.api_version:
+        raise refusals.bad_request(
+            f"the API version in the data ({version}) does not match the expected API version"
+            f" ({resource.api_version})"
+        )
+    if kind and kind != resource.kind:
+        raise refusals.bad_request(
+            f"{kind} in version {version or resource.api_version!r} cannot be handled as a"
+            f" {resource.kind}"
+        )
+    _name(served, obj)
+    obj.setdefault("metadata", {})
+    return obj
+
+
+def _name(served: Served, obj: Obj) -> None:
+    obj["apiVersion"] = served.kind.resource.api_version
+    obj["kind"] = served.kind.resource.kind
+
+
+def _text(obj: Obj) -> str:
+    return _encoder.encode(obj).decode()
+
+
+def _same(raw: bytes) -> bytes:
+    return raw

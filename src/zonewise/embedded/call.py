@@ -1,0 +1,116 @@
+"""One request to the API and its answer, free of any HTTP library.
+
+The HTTP server and the in-process transport both make a ``Call`` and get an ``Answer``; everything
+between knows no sockets. Whoever makes the call has already established who is calling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass, field
+from urllib.parse import parse_qsl
+
+import msgspec
+
+from zonewise.api import faults
+from zonewise.api.errors import ApiError, Status
+from zonewise.embedded import refusals
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """Who is calling, as authentication established it or impersonation asked for."""
+
+    name: str
+    groups: tuple[str, ...] = ()
+    uid: str = ""
+    extra: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Impersonation:
+    """As whom a caller wants to act."""
+
+    user: str
+    groups: tuple[str, ...] = ()
+    uid: str = ""
+    extra: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+
+@dataclass(slots=True, kw_only=True)
+class Call:
+    """One request. Header names are lower case; ``query`` keeps the last value of a repeated key."""
+
+    method: str
+    path: str
+    user: User
+    query: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = b""
+    impersonate: Impersonation | None = None
+    warnings: list[str] = field(default_factory=list)
+
+    def flag(self, name: str) -> bool:
+        """A boolean parameter; whatever is not plainly false is true, as on a real server."""
+        value = self.query.get(name)
+        if value is None:
+            return False
+        return value not in {"0", "f", "F", "false", "FALSE", "False"}
+
+    def number(self, name: str) -> int | None:
+        """A non-negative whole number, or None where the parameter is absent."""
+        value = self.query.get(name, "")
+        if not value:
+            return None
+        if not value.isascii() or not value.isdigit() or len(value) > 18:
+            raise refusals.bad_request(f'strconv.ParseInt: parsing "{value}": invalid syntax')
+        return int(value)
+
+    @property
+    def options(self) -> str:
+        """The kind of options this request carries in its parameters."""
+        names = {"POST": "Create", "PUT": "Update", "PATCH": "Patch", "DELETE": "Delete"}
+        return names.get(self.method, "List") + "Options"
+
+    @property
+    def dry_run(self) -> bool:
+        """Whether nothing may be kept of this write."""
+        value = self.query.get("dryRun", "")
+        if value not in {"", "All"}:
+            fault = faults.unsupported("dryRun", [value], ("All",))
+            raise refusals.invalid_options(self.options, [fault])
+        return value == "All"
+
+
+@dataclass(slots=True, kw_only=True)
+class Answer:
+    """What goes back: a body, or a stream of them for a watch."""
+
+    status: int = 200
+    body: bytes = b""
+    content_type: str = "application/json"
+    headers: dict[str, str] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+    stream: AsyncGenerator[bytes, None] | None = None
+
+
+def parse_query(text: str) -> dict[str, str]:
+    """The parameters of a URL's query."""
+    try:
+        return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=1000, errors="strict"))
+    except ValueError as error:
+        raise refusals.bad_request(f"the query of the URL cannot be read: {error}") from None
+
+
+def encode_status(status: Status) -> bytes:
+    """A Status as an object of its own."""
+    named = {"kind": "Status", "apiVersion": "v1", "metadata": status.metadata or {}}
+    return msgspec.json.encode(named | msgspec.to_builtins(status))
+
+
+def answer_error(error: ApiError) -> Answer:
+    """A refusal as an answer."""
+    headers = {}
+    if error.retry_after is not None:
+        headers["Retry-After"] = str(round(error.retry_after))
+    return Answer(status=error.code, body=encode_status(error.status), headers=headers)

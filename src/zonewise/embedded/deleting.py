@@ -1,0 +1,183 @@
+"""Deleting objects: at once, after a grace period, or when the last finalizer is gone.
+
+A deletion is a wish. It marks the object (deletionTimestamp) where somebody has to finish first: a
+kubelet during the grace period, an owner of a finalizer, the garbage collector where dependents go
+first or are let go. Where nobody has to, the object goes at once. Grace can be shortened by asking
+again, never lengthened.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import dataclass
+from typing import Any
+
+from zonewise.api import faults, times
+from zonewise.embedded import bodies, refusals
+from zonewise.embedded.admission import Admission, Attributes
+from zonewise.embedded.call import Call
+from zonewise.embedded.collection import Matches
+from zonewise.embedded.entry import Entry, EventType
+from zonewise.embedded.registry import Served
+from zonewise.embedded.state import State
+from zonewise.embedded.writing import Writer, released
+
+Obj = dict[str, Any]
+
+ORPHAN = "orphan"
+FOREGROUND = "foregroundDeletion"
+POLICIES = ("Foreground", "Background", "Orphan")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What a client asks of a deletion."""
+
+    grace: int | None = None
+    policy: str = ""
+    uid: str = ""
+    version: str = ""
+    dry_run: bool = False
+    ignore_unreadable: bool = False
+    raw: Obj
+
+
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    """``entry`` as it was last; ``gone`` tells whether it is no longer there."""
+
+    entry: Entry
+    gone: bool
+
+
+def read_options(call: Call) -> Options:
+    """Options of the body, completed by parameters of the URL."""
+    raw = bodies.read_options(call)
+    query = call.query
+    grace = raw.get("gracePeriodSeconds")
+    if grace is None:
+        grace = call.number("gracePeriodSeconds")
+    policy = raw.get("propagationPolicy") or query.get("propagationPolicy", "")
+    orphan = raw.get("orphanDependents")
+    if orphan is None and "orphanDependents" in query:
+        orphan = call.flag("orphanDependents")
+    found = []
+    if policy and orphan is not None:
+        text = "orphanDependents and deletionPropagation cannot be both set"
+        found.append(faults.invalid("propagationPolicy", policy, text))
+    if policy and policy not in POLICIES:
+        found.append(faults.unsupported("propagationPolicy", policy, (*POLICIES, "nil")))
+    if found:
+        raise refusals.invalid_options("DeleteOptions", found)
+    if orphan is not None:
+        policy = "Orphan" if orphan else "Background"
+    conditions = raw.get("preconditions") or {}
+    return Options(
+        grace=grace,
+        policy=policy,
+        uid=conditions.get("uid") or "",
+        version=conditions.get("resourceVersion") or "",
+        dry_run=bool(raw.get("dryRun")) or call.dry_run,
+        raw=raw,
+    )
+
+
+class Deleter:
+    """Deletes objects of any kind."""
+
+    def __init__(self, *, state: State, admission: Admission, writer: Writer) -> None:
+        self._state = state
+        self._admission = admission
+        self._writer = writer
+
+    async def delete(
+        self, call: Call, served: Served, namespace: str, name: str, options: Options
+    ) -> Deleted:
+        """Delete one object, or mark it."""
+        entry = self._state.latest(served.storage, namespace, name)
+        if entry is None:
+            raise refusals.not_found(served.kind.resource, name)
+        old = bodies.read_stored(served, entry.raw)
+        self._check(served, name, old, options)
+        await self._admission.validate(
+            Attributes(
+                operation="DELETE",
+                served=served,
+                namespace=namespace,
+                name=name,
+                obj=None,
+                old=old,
+                user=call.user,
+                dry_run=options.dry_run,
+                options=options.raw,
+                warnings=call.warnings,
+            )
+        )
+        entry = self._state.latest(served.storage, namespace, name)
+        if entry is None:
+            raise refusals.not_found(served.kind.resource, name)
+        old = bodies.read_stored(served, entry.raw)
+        self._check(served, name, old, options)
+        return await self._delete(call, served, entry, old, options)
+
+    def candidates(self, served: Served, namespace: str, matches: Matches | None) -> list[Entry]:
+        """What a deletion of many is about."""
+        return self._state.list(served.storage, namespace, matches=matches).entries
+
+    async def _delete(
+        self, call: Call, served: Served, entry: Entry, old: Obj, options: Options
+    ) -> Deleted:
+        scene = self._writer.scene(call)
+        obj = bodies.read_stored(served, entry.raw)
+        meta = obj["metadata"]
+        graceful = served.rules.graceful
+        grace = served.rules.grace(obj, options.grace, scene) if graceful else 0
+        self._finalizers(served, meta, options)
+        if not graceful and not meta.get("finalizers") and not served.rules.held(obj):
+            return Deleted(await self._write(served, entry, obj, "DELETED", options), True)
+        marked = meta.get("deletionTimestamp")
+        if not marked or (graceful and grace < (meta.get("deletionGracePeriodSeconds") or 0)):
+            end = times.parse(scene.now) + dt.timedelta(seconds=grace)
+            if not marked and "generation" in meta:
+                meta["generation"] += 1
+            meta["deletionTimestamp"] = times.format_time(end)
+            meta["deletionGracePeriodSeconds"] = grace
+            served.rules.on_mark(obj, scene)
+        if obj != old:
+            entry = await self._write(served, entry, obj, "MODIFIED", options)
+        if not released(served, obj):
+            return Deleted(entry, False)
+        return Deleted(await self._write(served, entry, obj, "DELETED", options), True)
+
+    async def _write(
+        self, served: Served, entry: Entry, obj: Obj, kind: EventType, options: Options
+    ) -> Entry:
+        return await self._writer.commit(served, entry, kind, obj, dry_run=options.dry_run)
+
+    def _finalizers(self, served: Served, meta: Obj, options: Options) -> None:
+        policy = options.policy or served.rules.default_policy
+        wanted = {"Orphan": ORPHAN, "Foreground": FOREGROUND}.get(policy, "")
+        have = meta.get("finalizers") or []
+        if not options.policy and (ORPHAN in have or FOREGROUND in have):
+            return  # an earlier wish stands until another is spoken
+        new = [name for name in have if name not in {ORPHAN, FOREGROUND} or name == wanted]
+        if wanted and wanted not in new:
+            new.append(wanted)
+        if new:
+            meta["finalizers"] = new
+        else:
+            meta.pop("finalizers", None)
+
+    def _check(self, served: Served, name: str, old: Obj, options: Options) -> None:
+        meta = old["metadata"]
+        for what, wanted, have in (
+            ("UID", options.uid, meta["uid"]),
+            ("ResourceVersion", options.version, meta["resourceVersion"]),
+        ):
+            if wanted and wanted != have:
+                raise refusals.conflict(
+                    served.kind.resource,
+                    name,
+                    f"Precondition failed: {what} in precondition: {wanted},"
+                    f" {what} in object meta: {have}",
+                )

@@ -1,0 +1,195 @@
+"""The front desk: every call passes here once.
+
+It establishes for whom the caller speaks (impersonation), asks whether that user may, finds the
+kind, and hands the call to whoever does the work. Permission is asked before existence: a stranger
+learns nothing about what is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+
+from zonewise.api.errors import ApiError
+from zonewise.api.resource import Resource
+from zonewise.embedded import paths, refusals
+from zonewise.embedded.authorization import Act, Authorizer, refusal
+from zonewise.embedded.call import Answer, Call, Impersonation, User, answer_error
+from zonewise.embedded.paths import Target
+from zonewise.embedded.registry import Registry, Served
+
+Verb = Callable[[Call, Served, Target], Awaitable[Answer]]
+Page = Callable[[Call], Answer]
+
+AUTHENTICATED = "system:authenticated"
+
+
+class Front:
+    """Routes calls to verbs, subresources and pages."""
+
+    def __init__(
+        self,
+        *,
+        registry: Registry,
+        authorizer: Authorizer,
+        verbs: Mapping[str, Verb],
+        subresources: Mapping[tuple[str, str], Mapping[str, Verb]],
+        pages: Callable[[Call], Answer | None],
+    ) -> None:
+        self._registry = registry
+        self._authorizer = authorizer
+        self._verbs = verbs
+        self._subresources = subresources
+        self._pages = pages
+
+    async def handle(self, call: Call) -> Answer:
+        """The answer to a call; refusals are answers too."""
+        try:
+            answer = await self._handle(call)
+        except ApiError as error:
+            answer = answer_error(error)
+        if call.warnings:
+            answer.warnings = tuple(dict.fromkeys(call.warnings))
+        return answer
+
+    async def _handle(self, call: Call) -> Answer:
+        target = paths.parse(call.path)
+        act = _act(call, target)
+        if call.impersonate:
+            call.user = self._impersonate(call.user, call.impersonate, act)
+        if not self._authorizer.judge(call.user, act).allowed:
+            raise _forbidden(call.user, act)
+        if target is None:
+            page = self._pages(call)
+            if page is None:
+                return Answer(
+                    status=404,
+                    body=b"404 page not found\n",
+                    content_type="text/plain; charset=utf-8",
+                )
+            return page
+        served = self._registry.at(target.group, target.version, target.plural)
+        if served is None:
+            return self._unknown(target)
+        if served.kind.resource.namespaced != bool(target.namespace) and target.name:
+            raise refusals.no_such_resource()
+        return await self._find(call, act, served, target)(call, served, target)
+
+    def _find(self, call: Call, act: Act, served: Served, target: Target) -> Verb:
+        if target.subresource:
+            known = served.kind.subresources
+            if target.subresource not in known:
+                raise refusals.no_such_resource()
+            verbs = self._subresources.get((served.storage, target.subresource)) or (
+                self._subresources.get(("*", target.subresource), {})
+            )
+            verb = verbs.get(act.verb)
+        elif act.verb in served.kind.verbs or act.verb == "watch":
+            verb = self._verbs.get(act.verb)
+        else:
+            verb = None
+        if verb is None:
+            raise refusals.method_not_allowed()
+        return verb
+
+    def _unknown(self, target: Target) -> Answer:
+        if any(
+            one.kind.resource.group == target.group and one.kind.resource.version == target.version
+            for one in self._registry
+        ):
+            raise refusals.no_such_resource()
+        return Answer(
+            status=404, body=b"404 page not found\n", content_type="text/plain; charset=utf-8"
+        )
+
+    def _impersonate(self, user: User, wish: Impersonation, act: Act) -> User:
+        asked = [_person(wish.user)]
+        asked += [Act(verb="impersonate", resource="groups", name=group) for group in wish.groups]
+        if wish.uid:
+            asked.append(
+                Act(
+                    verb="impersonate",
+                    group="authentication.k8s.io",
+                    resource="uids",
+                    name=wish.uid,
+                )
+            )
+        for key, values in wish.extra:
+            asked += [
+                Act(
+                    verb="impersonate",
+                    group="authentication.k8s.io",
+                    resource="userextras",
+                    subresource=key,
+                    name=value,
+                )
+                for value in values
+            ]
+        for one in asked:
+            if not self._authorizer.judge(user, one).allowed:
+                # A real server first asks for the narrower permission to impersonate for this
+                # one act, and words its refusal so.
+                narrow = Act(
+                    verb=f"impersonate-on:user-info:{act.verb}",
+                    group=act.group,
+                    resource=act.resource,
+                    subresource=act.subresource,
+                    namespace=act.namespace,
+                    name=act.name,
+                    path=act.path,
+                )
+                raise _forbidden(user, narrow)
+        groups = tuple(wish.groups)
+        if wish.user.startswith("system:serviceaccount:") and not groups:
+            place = wish.user.split(":")[2]
+            groups = ("system:serviceaccounts", f"system:serviceaccounts:{place}")
+        if AUTHENTICATED not in groups and wish.user != "system:anonymous":
+            groups = (*groups, AUTHENTICATED)
+        return User(wish.user, groups, wish.uid, wish.extra)
+
+
+def _person(name: str) -> Act:
+    if name.startswith("system:serviceaccount:") and name.count(":") == 3:
+        _, _, namespace, account = name.split(":")
+        return Act(
+            verb="impersonate", resource="serviceaccounts", namespace=namespace, name=account
+        )
+    return Act(verb="impersonate", resource="users", name=name)
+
+
+def _act(call: Call, target: Target | None) -> Act:
+    if target is None:
+        return Act(verb=call.method.lower(), path=call.path)
+    return Act(
+        verb=_verb(call, target),
+        group=target.group,
+        version=target.version,
+        resource=target.plural,
+        subresource=target.subresource,
+        namespace=target.namespace
+        or (target.name if target.plural == "namespaces" and not target.group else ""),
+        name=target.name,
+    )
+
+
+def _verb(call: Call, target: Target) -> str:
+    match call.method:
+        case "POST":
+            return "create"
+        case "PUT":
+            return "update"
+        case "PATCH":
+            return "patch"
+        case "DELETE":
+            return "delete" if target.name else "deletecollection"
+        case "GET" | "HEAD":
+            if call.flag("watch"):
+                return "watch"
+            return "get" if target.name else "list"
+    raise refusals.method_not_allowed()
+
+
+def _forbidden(user: User, act: Act) -> ApiError:
+    if act.path:
+        return refusals.forbidden_path(user.name, act.verb, act.path)
+    resource = Resource(act.group, act.version, "", act.resource)
+    return refusals.forbidden(resource, act.name, refusal(user, act))

@@ -1,0 +1,204 @@
+"""The API over HTTPS.
+
+One aiohttp server without its router: a handler turns a request into a ``Call``, and an ``Answer``
+into a response. It holds the limits that keep strangers from hurting the process: sizes of line,
+headers and body, how many requests are under way (reads and writes apart, watches on their own),
+how long a body may take to arrive.
+
+A watch is the one answer that streams. Its writes wait for the socket, so a reader that stops
+reading stops its own watch; the watch's bounded queue then closes the stream.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from urllib.parse import unquote
+
+from aiohttp import web
+from multidict import CIMultiDict, CIMultiDictProxy
+
+from zonewise.api.errors import ApiError
+from zonewise.embedded import refusals
+from zonewise.embedded.call import Answer, Call, Impersonation, User, answer_error, parse_query
+
+BODY_LIMIT = 3 * 1024 * 1024
+LINE_LIMIT = 64 * 1024
+HEADER_LIMIT = 64 * 1024
+
+Authenticate = Callable[[str, "bytes | None"], User]
+"""Authorization header and client certificate (DER) -> who calls, or 401."""
+
+_AS = "Impersonate-User"
+_AS_EXTRA = "impersonate-extra-"
+
+Handle = Callable[[Call], Awaitable[Answer]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How much may be under way at once."""
+
+    reads: int = 400
+    writes: int = 200
+    watches: int = 10_000
+    body_seconds: float = 60.0
+
+
+class HttpServer:
+    """Serves calls until it is closed."""
+
+    def __init__(
+        self, handle: Handle, authenticate: Authenticate, tls: ssl.SSLContext, limits: Limits
+    ) -> None:
+        self._handle = handle
+        self._authenticate = authenticate
+        self._tls = tls
+        self._limits = limits
+        self._reads = 0
+        self._writes = 0
+        self._watches = 0
+        self._runner: web.ServerRunner | None = None
+
+    async def start(self, host: str, port: int) -> int:
+        """Bind and serve; the port that was bound."""
+        server = web.Server(
+            self._serve,
+            access_log=None,
+            max_line_size=LINE_LIMIT,
+            max_field_size=HEADER_LIMIT,
+            keepalive_timeout=180.0,
+            tcp_keepalive=True,
+            lingering_time=0,
+            handler_cancellation=True,
+        )
+        self._runner = web.ServerRunner(server, handle_signals=False, shutdown_timeout=2.0)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, host, port, ssl_context=self._tls, backlog=1024)
+        await site.start()
+        address = self._runner.addresses[0]
+        return int(address[1])
+
+    async def close(self) -> None:
+        """Stop taking requests, end the watches, let the rest finish shortly."""
+        if self._runner:
+            await self._runner.cleanup()
+            self._runner = None
+
+    async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
+        try:
+            return await self._answer(request)
+        except ApiError as error:
+            return _response(answer_error(error))
+
+    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        headers = {name.lower(): value for name, value in request.headers.items()}
+        user = self._authenticate(headers.get("authorization", ""), _certificate(request))
+        path, _, query = request.raw_path.partition("?")
+        call = Call(
+            method=request.method,
+            path=path,
+            user=user,
+            query=parse_query(query) if query else {},
+            headers=headers,
+            impersonate=_impersonation(request.headers) if _AS in request.headers else None,
+        )
+        if request.method == "GET" and call.flag("watch"):
+            return await self._watch(request, call)
+        writing = request.method not in {"GET", "HEAD", "OPTIONS"}
+        if (self._writes if writing else self._reads) >= (
+            self._limits.writes if writing else self._limits.reads
+        ):
+            raise refusals.too_many_requests("too many requests, please try again later")
+        if writing:
+            self._writes += 1
+        else:
+            self._reads += 1
+        try:
+            if request.can_read_body:
+                call.body = await self._body(request)
+            return _response(await self._handle(call))
+        finally:
+            if writing:
+                self._writes -= 1
+            else:
+                self._reads -= 1
+
+    async def _body(self, request: web.BaseRequest) -> bytes:
+        length = request.content_length
+        if length is not None and length > BODY_LIMIT:
+            raise refusals.too_large(BODY_LIMIT)
+        parts: list[bytes] = []
+        size = 0
+        try:
+            async with asyncio.timeout(self._limits.body_seconds):
+                async for part in request.content.iter_any():
+                    size += len(part)
+                    if size > BODY_LIMIT:
+                        raise refusals.too_large(BODY_LIMIT)
+                    parts.append(part)
+        except TimeoutError:
+            raise refusals.bad_request("the body did not arrive in time") from None
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    async def _watch(self, request: web.BaseRequest, call: Call) -> web.StreamResponse:
+        if self._watches >= self._limits.watches:
+            raise refusals.too_many_requests("too many watches, please try again later")
+        self._watches += 1
+        try:
+            answer = await self._handle(call)
+            if answer.stream is None:
+                return _response(answer)
+            response = web.StreamResponse(status=answer.status, headers=_headers(answer))
+            response.enable_chunked_encoding()
+            try:
+                await response.prepare(request)
+                async for part in answer.stream:
+                    await response.write(part)
+                await response.write_eof()
+            except ConnectionError:
+                pass  # the watcher left; its generator is closed below
+            finally:
+                await answer.stream.aclose()
+            return response
+        finally:
+            self._watches -= 1
+
+
+def _response(answer: Answer) -> web.Response:
+    return web.Response(status=answer.status, body=answer.body, headers=_headers(answer))
+
+
+def _headers(answer: Answer) -> CIMultiDict[str]:
+    headers = CIMultiDict(
+        {"Content-Type": answer.content_type, "Cache-Control": "no-cache, private"}
+    )
+    headers.update(answer.headers)
+    for warning in answer.warnings:
+        quoted = warning.replace("\\", "\\\\").replace('"', '\\"')
+        headers.add("Warning", f'299 - "{quoted}"')
+    return headers
+
+
+def _certificate(request: web.BaseRequest) -> bytes | None:
+    transport = request.transport
+    if transport is None:
+        return None
+    connection = transport.get_extra_info("ssl_object")
+    return connection.getpeercert(binary_form=True) if connection else None
+
+
+def _impersonation(headers: CIMultiDictProxy[str]) -> Impersonation:
+    extra: dict[str, list[str]] = {}
+    for name, value in headers.items():
+        if name.lower().startswith(_AS_EXTRA):
+            key = unquote(name[len(_AS_EXTRA) :].lower())
+            extra.setdefault(key, []).append(value)
+    return Impersonation(
+        user=headers[_AS],
+        groups=tuple(headers.getall("Impersonate-Group", ())),
+        uid=headers.get("Impersonate-Uid", ""),
+        extra=tuple(sorted((key, tuple(values)) for key, values in extra.items())),
+    )

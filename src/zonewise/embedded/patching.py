@@ -1,0 +1,139 @@
+"""The four patches: JSON patch, merge patch, strategic merge patch, server-side apply.
+
+The first three turn the object as it is into another one, which then passes the schema as a
+client's whole object would. An apply states what one manager wants; it creates what is missing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from zonewise.api import faults, jsonpatch, jsontext, mergepatch, strategic
+from zonewise.api.errors import ParseError
+from zonewise.embedded import bodies, negotiation, ownership, refusals
+from zonewise.embedded.call import Call
+from zonewise.embedded.paths import Target
+from zonewise.embedded.registry import Served
+from zonewise.embedded.writing import Change, Writer, Written
+
+Obj = dict[str, Any]
+
+
+class Patcher:
+    """Patches objects of any kind."""
+
+    def __init__(self, writer: Writer) -> None:
+        self._writer = writer
+
+    async def patch(
+        self, call: Call, served: Served, target: Target, *, subresource: str = ""
+    ) -> Written:
+        """Carry out whichever patch the request is."""
+        format = negotiation.patch_format(call.headers.get("content-type", ""))
+        _check_options(call, format)
+        if format == "apply":
+            return await self._apply(call, served, target, subresource)
+        if format == "strategic" and served.custom:
+            raise refusals.unsupported_media_type(
+                [kind for kind in negotiation.PATCH_TYPES if "strategic" not in kind]
+            )
+        change = self.change(call, served)
+        return await self._writer.change(call, served, target, change, subresource=subresource)
+
+    def change(self, call: Call, served: Served) -> Change:
+        """What a patch other than an apply does to an object."""
+        format = negotiation.patch_format(call.headers.get("content-type", ""))
+        patch = _read(call, list if format == "json" else dict)
+
+        def patched(obj: Obj) -> Obj:
+            try:
+                if format == "json":
+                    result = jsonpatch.apply(obj, patch)
+                elif format == "merge":
+                    result = mergepatch.apply(obj, patch)
+                else:
+                    result = strategic.apply(obj, patch, served.kind.type)
+            except ParseError as error:
+                if format == "json":
+                    raise refusals.impossible_patch() from None
+                raise refusals.invalid_patch(_text(patch), str(error)) from None
+            if not isinstance(result, dict) or not isinstance(result.get("metadata"), dict):
+                raise refusals.invalid_patch(_text(result), "the outcome is no object")
+            return bodies.accept(call, served, result)
+
+        return patched
+
+    async def _apply(self, call: Call, served: Served, target: Target, subresource: str) -> Written:
+        config = bodies.parse_yaml(call.body)
+        resource = served.kind.resource
+        version, kind = config.get("apiVersion", ""), config.get("kind", "")
+        if not version or not kind:
+            raise refusals.bad_request(f"invalid object type: {version or '/'}, Kind={kind}")
+        if (version.rpartition("/")[0], kind) != (resource.group, resource.kind):
+            raise refusals.bad_request(
+                f"invalid object type: {version}, Kind={kind}, expected {resource.api_version},"
+                f" Kind={resource.kind}"
+            )
+        meta = config.setdefault("metadata", {})
+        if not isinstance(meta, dict):
+            raise refusals.bad_request("metadata is not an object")
+        name = meta.setdefault("name", target.name)
+        if name != target.name:
+            raise refusals.bad_request(
+                f"the name of the object ({name}) does not match the name on the URL"
+                f" ({target.name})"
+            )
+        manager, force = call.query["fieldManager"], call.flag("force")
+        now = self._writer.scene(call).now
+
+        def applied(obj: Obj | None) -> Obj:
+            result = ownership.applied(
+                served,
+                bodies.copied(config),
+                obj,
+                manager=manager,
+                now=now,
+                force=force,
+                subresource=subresource,
+            )
+            return bodies.accept(call, served, result)
+
+        if self._writer.look(served.storage, target.namespace, target.name) is None:
+            if subresource:
+                raise refusals.not_found(resource, target.name)
+            if meta.get("resourceVersion") or meta.get("uid"):
+                raise refusals.not_found_to_apply(resource, target.name, meta)
+            return await self._writer.create(call, served, target, applied(None), own=False)
+        return await self._writer.change(
+            call, served, target, applied, subresource=subresource, own=False
+        )
+
+
+def _read(call: Call, shape: type) -> Any:
+    try:
+        patch = jsontext.read(call.body)
+    except jsontext.NotJSON as error:
+        raise refusals.bad_request(f"error decoding patch: {error}") from None
+    if not isinstance(patch, shape):
+        wanted = "[]jsonpatch.Operation" if shape is list else "map[string]interface {}"
+        have = "array" if isinstance(patch, list) else "object"
+        if not isinstance(patch, list | dict):
+            have = "string" if isinstance(patch, str) else "number"
+        raise refusals.bad_request(
+            f"error decoding patch: json: cannot unmarshal {have} into Go value of type {wanted}"
+        )
+    return patch
+
+
+def _check_options(call: Call, format: str) -> None:
+    if format == "apply":
+        if not call.query.get("fieldManager"):
+            fault = faults.required("fieldManager", "is required for apply patch")
+            raise refusals.invalid_options("PatchOptions", [fault])
+    elif "force" in call.query:
+        fault = faults.forbidden("force", "may not be specified for non-apply patch")
+        raise refusals.invalid_options("PatchOptions", [fault])
+
+
+def _text(value: Any) -> str:
+    return bodies.encode_plain(value).decode()

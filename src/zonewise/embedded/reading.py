@@ -1,0 +1,339 @@
+"""Getting, listing and watching.
+
+A list is a page of the committed state, now or at an earlier version; a continue token carries that
+version and the last key, so all pages show one moment. A watch is a stream of frames that begins
+behind a version, or with what is there now. Both take selectors; an unknown field in one is a
+mistake worth telling, not an empty result.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import random
+from collections.abc import AsyncGenerator, Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from zonewise.api import faults, fieldselector, selector
+from zonewise.api.errors import ParseError, StatusCause
+from zonewise.embedded import bodies, negotiation, refusals
+from zonewise.embedded.call import Answer, Call, encode_status
+from zonewise.embedded.collection import Matches
+from zonewise.embedded.entry import Entry
+from zonewise.embedded.forms import Form, Forms
+from zonewise.embedded.history import Expired
+from zonewise.embedded.paths import Target
+from zonewise.embedded.registry import Served
+from zonewise.embedded.state import State, TooNew
+from zonewise.embedded.watchers import Watcher
+
+Obj = dict[str, Any]
+
+FRESH_SECONDS = 3.0
+BOOKMARK_SECONDS = 60.0
+WATCH_SECONDS = 1800
+MATCHES = ("", "Exact", "NotOlderThan")
+
+
+class _Token(msgspec.Struct, omit_defaults=True):
+    v: str
+    rv: int
+    start: str
+
+
+class Reader:
+    """Answers reads."""
+
+    def __init__(self, *, state: State, forms: Forms, rng: random.Random) -> None:
+        self._state = state
+        self._forms = forms
+        self._rng = rng
+
+    async def get(self, call: Call, served: Served, target: Target) -> Answer:
+        """One object."""
+        form = self._form(call, served)
+        await self._fresh(call.query.get("resourceVersion", ""))
+        entry = self._state.get(served.storage, target.namespace, target.name)
+        if entry is None:
+            raise refusals.not_found(served.kind.resource, target.name)
+        return self.answer(call, form.one(entry))
+
+    async def list(self, call: Call, served: Served, target: Target) -> Answer:
+        """The objects of a kind, or a page of them."""
+        form = self._form(call, served)
+        _check_options(call, watch=False)
+        matches = self.matches(call, served, target)
+        limit = call.number("limit") or 0
+        token = call.query.get("continue", "")
+        if token:
+            return await self._next_page(call, served, target, form, matches, limit, token)
+        at = None
+        version = call.query.get("resourceVersion", "")
+        if call.query.get("resourceVersionMatch") == "Exact" or (
+            limit and version not in {"", "0"}
+        ):
+            at = _version(version)
+        else:
+            await self._fresh(version)
+        try:
+            page = self._state.list(
+                served.storage, target.namespace, matches=matches, limit=limit, at=at
+            )
+        except Expired as error:
+            raise refusals.expired(
+                f"The resourceVersion for the provided list is too old. ({error})"
+            ) from None
+        except TooNew as error:
+            raise refusals.too_far_ahead(error.rv, error.current) from None
+        return self.answer(call, form.many(page.entries, _meta(page.rv, page.last, page.remaining)))
+
+    async def watch(self, call: Call, served: Served, target: Target) -> Answer:
+        """A stream of what happens."""
+        form = self._form(call, served)
+        _check_options(call, watch=True)
+        matches = self.matches(call, served, target)
+        version = call.query.get("resourceVersion", "")
+        marks = call.flag("allowWatchBookmarks")
+        asked = call.query.get("sendInitialEvents")
+        initial = call.flag("sendInitialEvents") if asked is not None else version in {"", "0"}
+        name = target.name or self._single(call)
+        if asked is not None and initial:
+            await self._fresh(version)
+        try:
+            watcher = self._state.watch(
+                served.storage,
+                target.namespace,
+                name if target.namespace or not served.kind.resource.namespaced else "",
+                since=None if initial or version in {"", "0"} else _watch_version(version),
+                initial=initial,
+                initial_end=(lambda rv: form.mark(rv, ended=True)) if asked and marks else None,
+                matches=matches,
+                representation=form,
+            )
+        except Expired as error:
+            return Answer(stream=_gone(str(error)))
+        except TooNew as error:
+            raise refusals.too_far_ahead(error.rv, error.current) from None
+        seconds = call.number("timeoutSeconds") or self._rng.uniform(1, 2) * WATCH_SECONDS
+        return Answer(
+            stream=self._stream(watcher, form, seconds, marks),
+            content_type="application/json;stream=watch"
+            if "stream=watch" in call.headers.get("accept", "")
+            else "application/json",
+        )
+
+    def answer(self, call: Call, body: bytes, status: int = 200) -> Answer:
+        """A body in the format the client reads."""
+        if negotiation.wanted(call.headers.get("accept", "")).yaml:
+            return Answer(status=status, body=bodies.as_yaml(body), content_type="application/yaml")
+        return Answer(status=status, body=body)
+
+    def shown(self, call: Call, served: Served, entry: Entry, status: int = 200) -> Answer:
+        """An object as the answer to a write."""
+        return self.answer(call, self._form(call, served).one(entry), status)
+
+    def listed(self, call: Call, served: Served, entries: Sequence[Entry]) -> Answer:
+        """Objects as the answer to a write that concerned many."""
+        meta = _meta(self._state.visible_rv, None, None)
+        return self.answer(call, self._form(call, served).many(entries, meta))
+
+    def matches(self, call: Call, served: Served, target: Target) -> Matches | None:
+        """What the selectors of a request select; None where they select everything."""
+        tests: list[Matches] = []
+        labels = call.query.get("labelSelector", "")
+        fields = call.query.get("fieldSelector", "")
+        try:
+            if labels:
+                by_label = selector.parse(labels)
+                tests.append(lambda entry: by_label.matches(entry.labels))
+            if fields:
+                tests.append(_by_fields(served, fieldselector.parse(fields)))
+        except ParseError as error:
+            raise refusals.bad_request(str(error)) from None
+        if target.name:
+            tests.append(lambda entry: entry.name == target.name)
+        if not tests:
+            return None
+        if len(tests) == 1:
+            return tests[0]
+        return lambda entry: all(test(entry) for test in tests)
+
+    def _single(self, call: Call) -> str:
+        fields = call.query.get("fieldSelector", "")
+        return (fieldselector.parse(fields).exact("metadata.name") or "") if fields else ""
+
+    def _form(self, call: Call, served: Served) -> Form:
+        wanted = negotiation.wanted(call.headers.get("accept", ""))
+        return self._forms.of(served, wanted, call.query.get("includeObject", ""))
+
+    async def _next_page(
+        self,
+        call: Call,
+        served: Served,
+        target: Target,
+        form: Form,
+        matches: Matches | None,
+        limit: int,
+        token: str,
+    ) -> Answer:
+        if call.query.get("resourceVersion", "") not in {"", "0"}:
+            raise refusals.bad_request(
+                "specifying resource version is not allowed when using continue"
+            )
+        start = _read_token(token)
+        at: int | None = start.rv if start.rv > 0 else None
+        try:
+            page = self._state.list(
+                served.storage,
+                target.namespace,
+                matches=matches,
+                limit=limit,
+                after=start.start,
+                at=at,
+            )
+        except Expired:
+            fresh = _write_token(-1, start.start)
+            raise refusals.expired_continue(fresh) from None
+        except TooNew as error:
+            raise refusals.bad_request(f"invalid continue token: {error}") from None
+        return self.answer(call, form.many(page.entries, _meta(page.rv, page.last, page.remaining)))
+
+    async def _fresh(self, version: str) -> None:
+        if version in {"", "0"}:
+            return
+        wanted = _version(version)
+        try:
+            await self._state.reach(wanted, FRESH_SECONDS)
+        except TooNew as error:
+            raise refusals.too_far_ahead(error.rv, error.current) from None
+
+    async def _stream(
+        self, watcher: Watcher, form: Form, seconds: float, marks: bool
+    ) -> AsyncGenerator[bytes, None]:
+        loop = asyncio.get_running_loop()
+        end = loop.time() + seconds
+        pause = BOOKMARK_SECONDS * self._rng.uniform(0.75, 1.0)
+        mark_at = loop.time() + pause
+        try:
+            while True:
+                now = loop.time()
+                limit = min(end, mark_at) if marks else end
+                chunk = await watcher.next(max(limit - now, 0.0))
+                if chunk is None:
+                    return
+                if chunk:
+                    yield chunk
+                now = loop.time()
+                if marks and now >= min(mark_at, end):
+                    mark_at = now + pause
+                    if watcher.progress:
+                        yield form.mark(watcher.progress, ended=False)
+                if now >= end:
+                    return
+        finally:
+            watcher.close()
+
+
+def _by_fields(served: Served, wanted: fieldselector.FieldSelector) -> Matches:
+    known = served.rules.selectable
+    for term in wanted.terms:
+        if term.field not in {"metadata.name", "metadata.namespace"} and term.field not in known:
+            raise refusals.bad_request(f"field label not supported: {term.field}")
+    extract: Callable[[bytes], dict[str, str]] = _extractor(served)
+
+    def matches(entry: Entry) -> bool:
+        fields = {"metadata.name": entry.name, "metadata.namespace": entry.namespace}
+        if known:
+            fields.update(entry.selectable(extract))
+        return wanted.matches(fields)
+
+    return matches
+
+
+def _extractor(served: Served) -> Callable[[bytes], dict[str, str]]:
+    return lambda raw: served.rules.fields(bodies.decode_stored(raw))
+
+
+def _check_options(call: Call, *, watch: bool) -> None:
+    query = call.query
+    match, version = query.get("resourceVersionMatch", ""), query.get("resourceVersion", "")
+    found: list[StatusCause] = []
+    if "sendInitialEvents" in query:
+        if not watch:
+            found.append(
+                faults.forbidden("sendInitialEvents", "sendInitialEvents is forbidden for list")
+            )
+        elif match != "NotOlderThan":
+            text = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"
+            found.append(faults.forbidden("resourceVersionMatch", text))
+    elif match:
+        if watch:
+            text = (
+                "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided"
+            )
+            found.append(faults.forbidden("resourceVersionMatch", text))
+        elif not version:
+            text = "resourceVersionMatch is forbidden unless resourceVersion is provided"
+            found.append(faults.forbidden("resourceVersionMatch", text))
+        elif match not in MATCHES:
+            found.append(faults.unsupported("resourceVersionMatch", match, MATCHES))
+        elif match == "Exact" and version == "0":
+            text = 'resourceVersionMatch "exact" is forbidden for resourceVersion "0"'
+            found.append(faults.forbidden("resourceVersionMatch", text))
+        elif query.get("continue"):
+            text = "resourceVersionMatch is forbidden when continue is provided"
+            found.append(faults.forbidden("resourceVersionMatch", text))
+    if found:
+        raise refusals.invalid_options("ListOptions", found)
+
+
+def _version(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or len(text) > 18:
+        raise refusals.bad_request(
+            f'invalid resource version: resourceVersion: Invalid value: "{text}":'
+            f' strconv.ParseUint: parsing "{text}": invalid syntax'
+        )
+    return int(text)
+
+
+def _watch_version(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or len(text) > 18:
+        raise refusals.plain_failure(
+            f'resourceVersion: Invalid value: "{text}":'
+            f' strconv.ParseUint: parsing "{text}": invalid syntax'
+        )
+    return int(text)
+
+
+def _meta(rv: int, last: str | None, remaining: int | None) -> Obj:
+    meta: Obj = {"resourceVersion": str(rv)}
+    if last is not None:
+        meta["continue"] = _write_token(rv, last)
+        if remaining:
+            meta["remainingItemCount"] = remaining
+    return meta
+
+
+def _write_token(rv: int, last: str) -> str:
+    raw = msgspec.json.encode(_Token("meta.k8s.io/v1", rv, last))
+    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
+
+
+def _read_token(text: str) -> _Token:
+    try:
+        raw = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+        token = msgspec.json.decode(raw, type=_Token)
+    except (ValueError, msgspec.DecodeError) as error:
+        raise refusals.bad_request(
+            f"invalid continue token: continue key is not valid: {error}"
+        ) from None
+    if token.v != "meta.k8s.io/v1" or not token.start:
+        raise refusals.bad_request("invalid continue token: continue key is not valid")
+    return token
+
+
+async def _gone(message: str) -> AsyncGenerator[bytes, None]:
+    status = encode_status(refusals.expired(message).status)
+    yield b'{"type":"ERROR","object":%b}\n' % status

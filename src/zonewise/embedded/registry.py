@@ -1,0 +1,111 @@
+"""Which kinds this server serves, each with its schema, its rules and where it is stored.
+
+Built-in kinds are there from the start; custom ones come and go with their definitions. Several
+served kinds may share one storage (versions of a custom resource, the two faces of Events);
+``Served.convert`` tells them apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+from zonewise.api.errors import StatusCause
+from zonewise.api.kinds import Kind
+from zonewise.embedded.rules.base import Rules
+
+Obj = dict[str, Any]
+
+
+class Structure(Protocol):
+    """What a structural schema says of a custom resource beyond its field types."""
+
+    def faults(self, obj: Obj, old: Obj | None) -> list[StatusCause]:
+        """What is wrong with an object, or with its change from ``old``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conversion:
+    """How a served version differs from the stored one; both ways change the object in place."""
+
+    to_storage: Callable[[Obj], None]
+    from_storage: Callable[[Obj], None]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Served:
+    """One kind in one version, with its rules."""
+
+    kind: Kind
+    rules: Rules
+    conversion: Conversion | None = None
+    structure: Structure | None = None
+
+    @property
+    def storage(self) -> str:
+        """Where its objects are kept: "group/plural", shared by all versions."""
+        return self.kind.storage
+
+    @property
+    def custom(self) -> bool:
+        """Whether a CustomResourceDefinition made it."""
+        return self.kind.custom
+
+    @cached_property
+    def prefix(self) -> bytes:
+        """How every encoded object of this kind begins."""
+        resource = self.kind.resource
+        return f'{{"kind":"{resource.kind}","apiVersion":"{resource.api_version}",'.encode()
+
+
+class Registry:
+    """The served kinds by path and by kind."""
+
+    def __init__(self, served: Iterable[Served]) -> None:
+        self._paths: dict[tuple[str, str, str], Served] = {}
+        self._kinds: dict[tuple[str, str, str], Served] = {}
+        self._listeners: list[Callable[[], None]] = []
+        for one in served:
+            self._put(one)
+
+    def __iter__(self) -> Iterator[Served]:
+        return iter(self._paths.values())
+
+    def at(self, group: str, version: str, plural: str) -> Served | None:
+        """The kind a path names."""
+        return self._paths.get((group, version, plural))
+
+    def of(self, api_version: str, kind: str) -> Served | None:
+        """The kind an object or a reference names."""
+        group, _, version = api_version.rpartition("/")
+        return self._kinds.get((group, version, kind))
+
+    def storages(self) -> dict[str, Served]:
+        """One served kind for each storage."""
+        found: dict[str, Served] = {}
+        for one in self._paths.values():
+            if one.conversion is None or one.storage not in found:
+                found[one.storage] = one
+        return found
+
+    def on_change(self, listener: Callable[[], None]) -> None:
+        """Call ``listener`` after kinds came or went."""
+        self._listeners.append(listener)
+
+    def replace(self, gone: Iterable[Served], come: Iterable[Served]) -> None:
+        """Take kinds away and add others in one step."""
+        for one in gone:
+            resource = one.kind.resource
+            self._paths.pop((resource.group, resource.version, resource.plural), None)
+            self._kinds.pop((resource.group, resource.version, resource.kind), None)
+        for one in come:
+            self._put(one)
+        for listener in self._listeners:
+            listener()
+
+    def _put(self, one: Served) -> None:
+        resource = one.kind.resource
+        self._paths[resource.group, resource.version, resource.plural] = one
+        self._kinds[resource.group, resource.version, resource.kind] = one

@@ -1,0 +1,118 @@
+"""What a kind demands beyond its schema.
+
+``Rules`` is what most kinds have in common; a kind with its own mind is a subclass in a module
+beside this one. Rules are pure: they see the object, the one before it and a ``Scene``; they change
+the object in place or return faults, and do no I/O. The order is an API server's: decode, defaults,
+mutating admission, ``prepare``, ``validate``, validating admission.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from zonewise.api.errors import StatusCause
+from zonewise.api.gates import FeatureGates
+from zonewise.embedded.call import User
+from zonewise.embedded.rules import names
+
+Obj: TypeAlias = dict[str, Any]
+Faults: TypeAlias = list[StatusCause]
+
+
+@dataclass(slots=True, kw_only=True)
+class Scene:
+    """What rules may know of the world around the object they judge."""
+
+    user: User
+    now: str  # RFC 3339, whole seconds
+    gates: FeatureGates
+    subresource: str = ""
+    look: Callable[[str, str, str], Obj | None]  # storage key, namespace, name -> that object
+    dry_run: bool = False
+    warnings: list[str] = field(default_factory=list)
+
+
+class Rules:
+    """The rules most kinds share."""
+
+    generation: bool = False
+    """Whether ``metadata.generation`` counts the changes of everything but metadata and status."""
+
+    answers_deleted: bool = False
+    """Whether DELETE answers the object instead of a Status."""
+
+    blind_update: bool = True
+    """Whether a PUT may leave out resourceVersion."""
+
+    creates_on_update: bool = False
+    """Whether a PUT of a missing object creates it."""
+
+    status_keeps_metadata: bool = False
+    """Whether a write to ``status`` leaves labels and annotations as they were."""
+
+    selectable: frozenset[str] = frozenset()
+    """Fields a field selector may name beyond metadata.name and metadata.namespace."""
+
+    graceful: bool = False
+    """Whether a deletion leaves somebody time to finish."""
+
+    default_policy: str = "Background"
+    """What a deletion does with dependents where the client does not say."""
+
+    def name_faults(self, name: str) -> list[str]:
+        """Sentences that say why a name is none; empty where it is fine."""
+        return names.subdomain(name)
+
+    def prepare_create(self, obj: Obj, scene: Scene) -> None:
+        """Set what only the server sets, drop what a client may not set; status is gone already."""
+
+    def prepare_update(self, obj: Obj, old: Obj, scene: Scene) -> None:
+        """Keep what an update may not touch; status is the old one already."""
+
+    def prepare_status(self, obj: Obj, old: Obj, scene: Scene) -> None:
+        """The same for a write to ``status``; everything but metadata and status is the old
+        already.
+        """
+
+    def validate_create(self, obj: Obj, scene: Scene) -> Faults:
+        """What is wrong with a new object."""
+        return self.validate(obj, scene)
+
+    def validate_update(self, obj: Obj, old: Obj, scene: Scene) -> Faults:
+        """What is wrong with an object that replaces ``old``."""
+        return self.validate(obj, scene)
+
+    def validate_status(self, obj: Obj, old: Obj, scene: Scene) -> Faults:
+        """What is wrong with a new status."""
+        return []
+
+    def validate(self, obj: Obj, scene: Scene) -> Faults:
+        """What is wrong with an object, new or not."""
+        return []
+
+    def changed(self, obj: Obj, old: Obj) -> bool:
+        """Whether this update raises the generation."""
+        if len(obj) != len(old):
+            return True
+        return any(
+            value != old.get(key)
+            for key, value in obj.items()
+            if key not in {"metadata", "status", "apiVersion", "kind"}
+        )
+
+    def fields(self, obj: Obj) -> dict[str, str]:
+        """The values of the ``selectable`` fields."""
+        return {}
+
+    def grace(self, obj: Obj, asked: int | None, scene: Scene) -> int:
+        """Seconds between the wish to delete and the end; 0 means at once."""
+        return 0
+
+    def on_mark(self, obj: Obj, scene: Scene) -> None:
+        """Change an object at the moment it is marked for deletion."""
+
+    def held(self, obj: Obj) -> bool:
+        """Whether something beyond finalizers in metadata keeps a marked object alive."""
+        return False

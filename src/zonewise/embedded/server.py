@@ -1,0 +1,226 @@
+"""The embedded API server, put together.
+
+``ApiServer`` is a cluster's API in this process: ``handle`` answers calls, ``start`` also serves
+them over HTTPS. It owns its data folder, brings up what a fresh cluster has (namespaces, roles,
+priority classes), and runs the few controllers without which an API server is not one: garbage
+collection, namespace lifecycle, custom resource definitions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import random
+import uuid
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from zonewise.api import times
+from zonewise.api.definitions import Definitions, read_table
+from zonewise.api.errors import ApiError
+from zonewise.api.gates import FeatureGates
+from zonewise.api.kinds import builtin_kinds
+from zonewise.embedded import bodies
+from zonewise.embedded.admission import Admission
+from zonewise.embedded.authentication import AUTHENTICATED, Authenticator
+from zonewise.embedded.authorization import MASTERS, Authorizer
+from zonewise.embedded.call import Answer, Call, User
+from zonewise.embedded.deleting import Deleter
+from zonewise.embedded.forms import Form, Forms
+from zonewise.embedded.front import Front
+from zonewise.embedded.history import Event
+from zonewise.embedded.http import HttpServer, Limits
+from zonewise.embedded.identity import Identity
+from zonewise.embedded.pages import Pages
+from zonewise.embedded.patching import Patcher
+from zonewise.embedded.paths import Target
+from zonewise.embedded.plugins import Plugins
+from zonewise.embedded.reading import Reader
+from zonewise.embedded.registry import Registry, Served
+from zonewise.embedded.rules.catalog import rules_of
+from zonewise.embedded.state import State
+from zonewise.embedded.table import Table
+from zonewise.embedded.tokens import Tokens
+from zonewise.embedded.verbs import Verbs
+from zonewise.embedded.writing import Writer
+
+Obj = dict[str, Any]
+
+OWNER = User("zonewise-owner", (MASTERS, AUTHENTICATED))
+SYSTEM = User("system:apiserver", (MASTERS, AUTHENTICATED))
+NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What may be chosen about a server."""
+
+    gates: FeatureGates = field(default_factory=FeatureGates)
+    limits: Limits = field(default_factory=Limits)
+
+
+class ApiServer:
+    """A Kubernetes API in this process."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        host: str = "127.0.0.1",
+        settings: Settings | None = None,
+        clock: Callable[[], float],
+        rng: random.Random,
+        inline: bool = False,
+    ) -> None:
+        settings = settings or Settings()
+        self._settings = settings
+        self._clock = clock
+        self._rng = rng
+        self._host = host
+        self.state = State.open(folder, clock=clock, inline=inline)
+        self.identity = Identity(folder, host=host, now=self._moment())
+        self.registry = Registry(_builtin())
+        self.authorizer = Authorizer()
+        tokens = Tokens(self.identity.token_key, clock=clock, new_id=self._uid)
+        self.authenticator = Authenticator(
+            tokens=tokens,
+            owners={self.identity.owner_token: OWNER},
+            look=self._look,
+            clock=clock,
+        )
+        plugins = Plugins(self._look, self._every, rng.choice)
+        admission = Admission(plugins.mutating, plugins.validating)
+        self.writer = Writer(
+            registry=self.registry,
+            state=self.state,
+            admission=admission,
+            gates=settings.gates,
+            now=self._now,
+            new_uid=self._uid,
+            choose=rng.choice,
+        )
+        self.deleter = Deleter(state=self.state, admission=admission, writer=self.writer)
+        reader = Reader(state=self.state, forms=Forms(self._table), rng=rng)
+        verbs = Verbs(
+            reader=reader,
+            writer=self.writer,
+            patcher=Patcher(self.writer),
+            deleter=self.deleter,
+        )
+        self.front = Front(
+            registry=self.registry,
+            authorizer=self.authorizer,
+            verbs=verbs.table,
+            subresources={("*", "status"): verbs.status},
+            pages=Pages(registry=self.registry, state=self.state, tokens=tokens, address="").page,
+        )
+        self._http: HttpServer | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        for kind in ROLE_KINDS:
+            for entry in self.state.list(kind).entries:
+                self._grant(kind, entry.namespace, entry.name, entry.raw)
+        self.state.listen(self._observe)
+
+    async def handle(self, call: Call) -> Answer:
+        """Answer one call."""
+        return await self.front.handle(call)
+
+    async def boot(self) -> None:
+        """Bring up what a fresh cluster has."""
+        for name in NAMESPACES:
+            await self._ensure(
+                {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+            )
+        for obj in msgspec.json.decode(read_table("bootstrap.json"))["objects"]:
+            await self._ensure(obj)
+
+    async def start(self, port: int = 0) -> str:
+        """Boot, serve over HTTPS and write the kubeconfig; the address."""
+        await self.boot()
+        self._http = HttpServer(
+            self.handle, self.authenticator.authenticate, self.identity.tls(), self._settings.limits
+        )
+        bound = await self._http.start(self._host, port)
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        address = f"https://{host}:{bound}"
+        self.identity.write_kubeconfig(address)
+        return address
+
+    async def close(self) -> None:
+        """Stop serving; everything acknowledged is stored."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._http:
+            await self._http.close()
+        await self.state.close()
+
+    async def _ensure(self, obj: Obj) -> None:
+        served = self.registry.of(obj["apiVersion"], obj["kind"])
+        if served is None:
+            return
+        meta = obj["metadata"]
+        namespace = meta.get("namespace", "")
+        if self.state.latest(served.storage, namespace, meta["name"]) is not None:
+            return
+        resource = served.kind.resource
+        call = Call(method="POST", path="", user=SYSTEM, headers={"user-agent": "kube-apiserver/1"})
+        target = Target(resource.group, resource.version, resource.plural, namespace)
+        try:
+            await self.writer.create(call, served, target, obj)
+        except ApiError as error:
+            raise AssertionError(f"boot: {obj['kind']} {meta['name']}: {error}") from error
+
+    def _observe(self, kind: str, event: Event) -> None:
+        entry = event.entry
+        if kind in ROLE_KINDS:
+            raw = None if event.type == "DELETED" else entry.raw
+            self._grant(kind, entry.namespace, entry.name, raw)
+
+    def _grant(self, kind: str, namespace: str, name: str, raw: bytes | None) -> None:
+        obj = bodies.decode_stored(raw) if raw is not None else None
+        if kind.endswith("roles"):
+            self.authorizer.put_role(namespace, name, obj)
+        else:
+            self.authorizer.put_binding(namespace, name, obj)
+
+    def _table(self, served: Served, include: str, version: str) -> Form:
+        return Table(
+            served,
+            include,
+            version,
+            served.kind.columns,
+            lambda obj, now: [obj["metadata"]["name"]],
+            self._now,
+        )
+
+    def _look(self, storage: str, namespace: str, name: str) -> Obj | None:
+        entry = self.state.latest(storage, namespace, name)
+        return bodies.decode_stored(entry.raw) if entry else None
+
+    def _every(self, storage: str) -> Iterable[Obj]:
+        return [bodies.decode_stored(entry.raw) for entry in self.state.list(storage).entries]
+
+    def _moment(self) -> dt.datetime:
+        return times.from_epoch(self._clock())
+
+    def _now(self) -> str:
+        return times.format_time(self._moment())
+
+    def _uid(self) -> str:
+        return str(uuid.UUID(int=self._rng.getrandbits(128), version=4))
+
+
+ROLE_KINDS = tuple(
+    f"rbac.authorization.k8s.io/{plural}"
+    for plural in ("clusterroles", "roles", "clusterrolebindings", "rolebindings")
+)
+
+
+def _builtin() -> list[Served]:
+    definitions = Definitions()
+    return [Served(kind=kind, rules=rules_of(kind.storage)) for kind in builtin_kinds(definitions)]
