@@ -11,24 +11,28 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from zonewise.api import faults
+from zonewise.api import faults, yamltext
 from zonewise.api.custom import prepared
 from zonewise.api.errors import StatusCause
 from zonewise.api.examination import PROBLEM_LIMIT, Examination, WrongType, quoted, what_is
 from zonewise.api.jsontext import NotJSON, Pairs, has_duplicates, read, read_pairs, summary
 from zonewise.api.pruning import Surprise, tidy
 from zonewise.api.schema import Type
+from zonewise.api.yamltext import NotYAML
 
 __all__ = [
     "Decoded",
     "NotJSON",
+    "NotYAML",
     "WrongType",
     "accept",
     "accept_custom",
     "decode",
     "decode_custom",
+    "decode_yaml",
     "duplicates",
     "missing",
+    "read_yaml",
     "strict_error",
     "unhandled",
     "unrecognized",
@@ -75,6 +79,25 @@ def accept(kind: Type, value: dict[str, Any], *, strict: bool = True) -> Decoded
         return Decoded(tidy(kind, value))
     except Surprise:
         return _examined(kind, value, strict)
+
+
+def decode_yaml(kind: Type, raw: bytes, *, strict: bool = True) -> Decoded:
+    """A body in YAML; raises NotYAML or WrongType."""
+    value, repeated = read_yaml(raw)
+    decoded = accept(kind, value, strict=strict)
+    return Decoded(decoded.value, (*repeated, *decoded.problems) if strict else ())
+
+
+def read_yaml(raw: bytes) -> yamltext.Read:
+    """The object in a YAML body, of no type yet, and its duplicate keys."""
+    found = yamltext.read(raw)
+    if found.value is None:
+        return found._replace(value={})
+    if not isinstance(found.value, dict):
+        raise yamltext.NotYAML(
+            f"json: cannot unmarshal {what_is(found.value)} into Go value of type {HEAD}"
+        )
+    return found
 
 
 def _examined(kind: Type, value: Any, strict: bool) -> Decoded:
@@ -163,8 +186,11 @@ def _embedded(kind: Type, value: Any, path: str) -> Iterator[tuple[dict[str, Any
 
 
 def strict_error(problems: Sequence[str]) -> str:
-    """What refuses a body under fieldValidation=Strict."""
-    return "strict decoding error: " + ", ".join(problems)
+    """What refuses a body under fieldValidation=Strict; YAML's duplicate keys are one complaint."""
+    lines = [problem for problem in problems if problem.startswith("line ")]
+    rest = [problem for problem in problems if not problem.startswith("line ")]
+    first = ["\n  ".join(["yaml: unmarshal errors:", *lines])] if lines else []
+    return "strict decoding error: " + ", ".join(first + rest)
 
 
 def unhandled(kind: str, version: str, into: str, why: str) -> str:
@@ -172,11 +198,12 @@ def unhandled(kind: str, version: str, into: str, why: str) -> str:
     return f'{kind} in version "{version}" cannot be handled as a {into}: {why}'
 
 
-def unrecognized(into: str, raw: bytes, error: NotJSON) -> str:
-    """The message of the 400 for a body that is not JSON."""
+def unrecognized(into: str, raw: bytes, error: NotJSON | NotYAML) -> str:
+    """The message of the 400 for a body that is not JSON, or not YAML."""
+    why = "couldn't get version/kind; json parse error: " if isinstance(error, NotJSON) else ""
     return (
-        f"the object provided is unrecognized (must be of type {into}): "
-        f"couldn't get version/kind; json parse error: {error} ({summary(raw)})"
+        f"the object provided is unrecognized (must be of type {into}): {why}{error} "
+        f"({summary(raw)})"
     )
 
 
