@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from zonewise.api.errors import ParseError
-from zonewise.api.jsontext import DEPTH_LIMIT
+from zonewise.api.jsontext import DEPTH_LIMIT, plain
 
 ALIAS_LIMIT = 100_000
 
@@ -88,7 +88,7 @@ class _Builder:
             if self._copied > ALIAS_LIMIT:
                 raise NotYAML("yaml: document contains excessive aliasing")
             self._count += size
-            return copied(value)
+            return plain(value)
         if depth > DEPTH_LIMIT:
             raise NotYAML("yaml: exceeded max depth")
         before = self._count
@@ -132,13 +132,6 @@ class _Builder:
         return {**merged, **own} if merged else own
 
 
-def copied(value: Any) -> Any:
-    """A copy of a JSON value."""
-    if isinstance(value, dict):
-        return {name: copied(item) for name, item in value.items()}
-    return [copied(item) for item in value] if isinstance(value, list) else value
-
-
 def _key(key: Any) -> str:
     if isinstance(key, str):
         return key
@@ -153,7 +146,7 @@ def _scalar(event: Any) -> Any:
     text: str = event.value
     tag = event.tag
     if tag is None or tag == "!":
-        return _plain(text) if event.implicit[0] and tag is None else text
+        return _word(text) if event.implicit[0] and tag is None else text
     kind = tag.removeprefix(_STANDARD)
     if kind == "binary":
         try:
@@ -161,14 +154,14 @@ def _scalar(event: Any) -> Any:
         except binascii.Error:
             raise NotYAML("yaml: !!binary value contains invalid base64 data") from None
     if kind in ("int", "float", "bool", "null"):
-        value = _plain(text)
+        value = _word(text)
         if not isinstance(value, _KINDS[kind]):
             raise NotYAML(f"yaml: cannot decode !!str `{text[:32]}` as a !!{kind}")
         return value
     return text
 
 
-def _plain(text: str) -> Any:
+def _word(text: str) -> Any:
     """What a word without quotes is."""
     if text in _NULL:
         return None
