@@ -7,7 +7,8 @@ As on an API server
   something never becomes a wish for nothing;
 * binary quantities end at 2^63 - 1, decimal ones do not end;
 * ``str()`` is the canonical text: no fraction, the largest suffix that fits, in the family of
-  suffixes it was written in. Binary text is used for whole numbers of 1,024 and more.
+  suffixes it was written in. Binary text is used for whole numbers from 1,024 to its end; a sum
+  beyond is written in decimal, so that whoever reads it gets the same value.
 
 An API server has a shortcut that sends some texts back unchanged although they are not canonical
 (``1.500``, ``+5``, ``00100m``; but ``1.5`` becomes ``1500m``). ``canonical()`` does the same, so
@@ -69,7 +70,8 @@ class Quantity:
 
     def __str__(self) -> str:
         value = self.value
-        if self.family is Family.BINARY and value.denominator == 1 and abs(value) >= 1024:
+        whole = value.denominator == 1 and 1024 <= abs(value) <= BINARY_LIMIT
+        if self.family is Family.BINARY and whole:
             number, power = value.numerator, 0
             while power < 6 and number % 1024 == 0:
                 number //= 1024
