@@ -25,7 +25,7 @@ class Need:
 
 
 # Every program beyond Debian's essential packages that a test of `make test` runs.
-NEEDED: tuple[Need, ...] = ()
+NEEDED: tuple[Need, ...] = (Need("strace", "strace"),)
 
 
 def missing(needed: Sequence[Need]) -> list[Need]:

@@ -72,7 +72,7 @@ def upgrade(folder: Folder, migrations: Migrations) -> None:
     path = folder.database
     with path.open("rb") as file:
         if file.read(len(_START)) != _START:  # SQLite would delete the log of an empty database
-            raise FolderDamaged(path, "it does not begin as it was made")
+            raise FolderDamaged(path, "it does not begin as a Zonewise database does")
     write_ahead = _beside(path, "-wal")
     try:
         wal.inspect(write_ahead)

@@ -136,9 +136,10 @@ class Log:
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         except (sqlite3.Error, OSError) as error:
             folder.release()
-            if getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGE:
-                raise FolderDamaged(folder.database, f"SQLite says “{error}”") from error
-            raise ConfigError(f"{folder.database} cannot be used: {error}") from error
+            code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+            if isinstance(error, OSError) or code in _NOT_THE_FILE:
+                raise ConfigError(f"{folder.database} cannot be used: {error}") from error
+            raise FolderDamaged(folder.database, f"SQLite says “{error}”") from error
         except BaseException:
             folder.release()
             raise
@@ -311,7 +312,16 @@ def _object_sum(kind: str, key: str, rv: int, value: bytes) -> int:
     return zlib.crc32(value, zlib.crc32(f"{kind} {key} {rv} {len(value)}".encode()))
 
 
-_DAMAGE = {sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+_NOT_THE_FILE = {
+    sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_LOCKED,
+    sqlite3.SQLITE_NOMEM,
+    sqlite3.SQLITE_PERM,
+    sqlite3.SQLITE_READONLY,
+}
 _INSERT_COMMIT = "INSERT INTO log VALUES (?, ?, ?)"
 _REPLACE_META = "INSERT OR REPLACE INTO meta VALUES (1, ?, ?, ?, ?, ?, ?)"
 _ENCODER = msgspec.msgpack.Encoder()
