@@ -26,6 +26,7 @@ from zonewise.api.gates import FeatureGates
 from zonewise.api.kinds import builtin_kinds
 from zonewise.embedded import bodies
 from zonewise.embedded.admission import Admission
+from zonewise.embedded.allocation import Allocation
 from zonewise.embedded.authentication import AUTHENTICATED, Authenticator
 from zonewise.embedded.authorization import MASTERS, Authorizer
 from zonewise.embedded.call import Answer, Call, User
@@ -41,7 +42,7 @@ from zonewise.embedded.paths import Target
 from zonewise.embedded.plugins import Plugins
 from zonewise.embedded.reading import Reader
 from zonewise.embedded.registry import Registry, Served
-from zonewise.embedded.rules.catalog import rules_of
+from zonewise.embedded.rules.catalog import Catalog
 from zonewise.embedded.state import State
 from zonewise.embedded.table import Table
 from zonewise.embedded.tokens import Tokens
@@ -60,6 +61,7 @@ class Settings:
     """What may be chosen about a server."""
 
     gates: FeatureGates = field(default_factory=FeatureGates)
+    service_networks: tuple[str, ...] = ("10.96.0.0/16",)
     limits: Limits = field(default_factory=Limits)
 
 
@@ -83,7 +85,8 @@ class ApiServer:
         self._host = host
         self.state = State.open(folder, clock=clock, inline=inline)
         self.identity = Identity(folder, host=host, now=self._moment())
-        self.registry = Registry(_builtin())
+        self._catalog = Catalog(allocation=Allocation(settings.service_networks, rng))
+        self.registry = Registry(_builtin(self._catalog))
         self.authorizer = Authorizer()
         tokens = Tokens(self.identity.token_key, clock=clock, new_id=self._uid)
         self.authenticator = Authenticator(
@@ -123,6 +126,9 @@ class ApiServer:
         for kind in ROLE_KINDS:
             for entry in self.state.list(kind).entries:
                 self._grant(kind, entry.namespace, entry.name, entry.raw)
+        for entry in self.state.list("/services").entries:
+            obj = bodies.decode_stored(entry.raw)
+            self._catalog.of("/services").settled(entry.namespace, entry.name, obj)
         self.state.listen(self._observe)
 
     async def handle(self, call: Call) -> Answer:
@@ -180,6 +186,9 @@ class ApiServer:
         if kind in ROLE_KINDS:
             raw = None if event.type == "DELETED" else entry.raw
             self._grant(kind, entry.namespace, entry.name, raw)
+        elif kind == "/services":
+            obj = None if event.type == "DELETED" else bodies.decode_stored(entry.raw)
+            self._catalog.of(kind).settled(entry.namespace, entry.name, obj)
 
     def _grant(self, kind: str, namespace: str, name: str, raw: bytes | None) -> None:
         obj = bodies.decode_stored(raw) if raw is not None else None
@@ -221,6 +230,8 @@ ROLE_KINDS = tuple(
 )
 
 
-def _builtin() -> list[Served]:
+def _builtin(catalog: Catalog) -> list[Served]:
     definitions = Definitions()
-    return [Served(kind=kind, rules=rules_of(kind.storage)) for kind in builtin_kinds(definitions)]
+    return [
+        Served(kind=kind, rules=catalog.of(kind.storage)) for kind in builtin_kinds(definitions)
+    ]

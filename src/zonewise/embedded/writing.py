@@ -158,7 +158,12 @@ class Writer:
         name = meta["name"]
         if self._state.latest(served.storage, namespace, name) is not None:
             raise refusals.already_exists(served.kind.resource, name)
-        return Written(await self._add(served, namespace, name, obj, scene.dry_run), True)
+        self._allocate(served, obj, None, scene)
+        try:
+            return Written(await self._add(served, namespace, name, obj, scene.dry_run), True)
+        except ApiError:
+            served.rules.settled(namespace, name, None)
+            raise
 
     async def change(
         self,
@@ -239,7 +244,17 @@ class Writer:
         if obj == old:
             return Written(entry)
         kind: EventType = "DELETED" if released(served, obj) else "MODIFIED"
-        return Written(await self.commit(served, entry, kind, obj, dry_run=scene.dry_run))
+        self._allocate(served, obj, old, scene)
+        try:
+            return Written(await self.commit(served, entry, kind, obj, dry_run=scene.dry_run))
+        except ApiError:
+            served.rules.settled(namespace, name, old)
+            raise
+
+    def _allocate(self, served: Served, obj: Obj, old: Obj | None, scene: Scene) -> None:
+        found = served.rules.allocate(obj, old, scene)
+        if found:
+            raise faults.refusal(served.kind.resource, obj["metadata"]["name"], found)
 
     async def commit(
         self, served: Served, entry: Entry, kind: EventType, obj: Obj, *, dry_run: bool = False

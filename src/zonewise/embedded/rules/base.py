@@ -116,3 +116,10 @@ class Rules:
     def held(self, obj: Obj) -> bool:
         """Whether something beyond finalizers in metadata keeps a marked object alive."""
         return False
+
+    def allocate(self, obj: Obj, old: Obj | None, scene: Scene) -> Faults:
+        """Choose what must be unique in the cluster, as the last step before the write."""
+        return []
+
+    def settled(self, namespace: str, name: str, obj: Obj | None) -> None:
+        """What is held is now this: the write was stored, or failed, or the object is gone."""

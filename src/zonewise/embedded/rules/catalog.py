@@ -7,8 +7,10 @@ tests).
 
 from __future__ import annotations
 
+from zonewise.embedded.allocation import Allocation
 from zonewise.embedded.rules import names
 from zonewise.embedded.rules.base import Rules
+from zonewise.embedded.rules.services import ServiceRules
 
 
 class PathNamed(Rules):
@@ -127,20 +129,26 @@ STATUS_KEEPS_METADATA = frozenset(
 )
 """Kinds whose status subresource leaves labels alone."""
 
-CLASSES: dict[str, type[Rules]] = {
-    "rbac.authorization.k8s.io/clusterrolebindings": PathNamed,
-    "rbac.authorization.k8s.io/clusterroles": PathNamed,
-    "rbac.authorization.k8s.io/rolebindings": PathNamed,
-    "rbac.authorization.k8s.io/roles": PathNamed,
-}
+PATH_NAMED = frozenset(
+    f"rbac.authorization.k8s.io/{plural}"
+    for plural in ("clusterrolebindings", "clusterroles", "rolebindings", "roles")
+)
 
 
-def rules_of(storage: str) -> Rules:
-    """The rules of a stored kind."""
-    rules = CLASSES.get(storage, Rules)()
-    rules.generation = storage in COUNTED
-    rules.answers_deleted = storage in ANSWERS_DELETED
-    rules.blind_update = storage not in VERSIONED_UPDATES
-    rules.creates_on_update = storage in CREATED_BY_UPDATE
-    rules.status_keeps_metadata = storage in STATUS_KEEPS_METADATA
-    return rules
+class Catalog:
+    """Makes the rules of each stored kind, once."""
+
+    def __init__(self, *, allocation: Allocation) -> None:
+        self._made: dict[str, Rules] = {"/services": ServiceRules(allocation)}
+
+    def of(self, storage: str) -> Rules:
+        """The rules of a stored kind."""
+        rules = self._made.get(storage)
+        if rules is None:
+            rules = self._made[storage] = PathNamed() if storage in PATH_NAMED else Rules()
+        rules.generation = storage in COUNTED
+        rules.answers_deleted = storage in ANSWERS_DELETED
+        rules.blind_update = storage not in VERSIONED_UPDATES
+        rules.creates_on_update = storage in CREATED_BY_UPDATE
+        rules.status_keeps_metadata = storage in STATUS_KEEPS_METADATA
+        return rules
