@@ -10,9 +10,10 @@ Several kinds may be one storage: `events` is served in two groups, `horizontalp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
+from typing import Any
 
 import msgspec
 
@@ -97,6 +98,7 @@ class Kind:
     storage_hash: str = ""
     columns: tuple[Column, ...] = ()
     custom: bool = False
+    schema: Mapping[str, Any] | None = None  # of a custom resource, as its definition has it
 
     @cached_property
     def type(self) -> Type:

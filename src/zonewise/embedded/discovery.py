@@ -112,7 +112,8 @@ class Discovery:
         tag = f'"{hashlib.sha512(body).hexdigest().upper()}"'
         headers = {"ETag": tag, "Vary": "Accept", "Cache-Control": "public"}
         if tag in call.headers.get("if-none-match", ""):
-            return Answer(status=304, headers=headers)
+            # Caches put the headers of a 304 over those they have: the type must stay what it is.
+            return Answer(status=304, content_type=AGGREGATED, headers=headers)
         return Answer(body=body, content_type=AGGREGATED, headers=headers)
 
     def _discovery_list(self, names: Iterable[str]) -> Obj:
