@@ -86,7 +86,7 @@ class Extension(msgspec.Struct, frozen=True):
 
     definition: str
     field: str
-    type: Type
+    row: Row
 
 
 SCALARS: dict[str, tuple[Shape, str, str]] = {
@@ -147,10 +147,9 @@ class Definitions:
         self._dropped = defaults_table().dropped if dropped is None else dropped
         self._types: dict[str, Type] = {}
         self._shared: dict[tuple[str, tuple[str, ...]], Type] = {}
-        self._extra: dict[str, dict[str, Type]] = {}
+        self._extra: dict[str, dict[str, Row]] = {}
         for extension in extensions:
-            fields = self._extra.setdefault(extension.definition, {})
-            fields[extension.field] = extension.type
+            self._extra.setdefault(extension.definition, {})[extension.field] = extension.row
 
     def __contains__(self, name: str) -> bool:
         return name in self._rows
@@ -183,11 +182,14 @@ class Definitions:
         defaults = self._defaults.get(name, {})
         dropped = frozenset(self._dropped.get(name, ()))
         for field, facts in row.fields.items():
-            made.fields[field] = self._use(facts, defaults.get(field, UNSET), field in dropped)
-        made.fields.update(self._extra.get(name, {}))
+            made.fields[field] = self._use(
+                facts, defaults.get(field, UNSET), dropped=field in dropped
+            )
+        for field, facts in self._extra.get(name, {}).items():
+            made.fields[field] = self._use(facts, UNSET, dropped=False)
         return made
 
-    def _use(self, row: Row, default: Any, dropped: bool) -> Type:
+    def _use(self, row: Row, default: Any, *, dropped: bool) -> Type:
         base = self._expression(row.of, row.enum)
         forgets, printed = printing(row, base)
         return replace(

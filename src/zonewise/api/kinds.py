@@ -20,6 +20,7 @@ import msgspec
 from zonewise.api.definitions import Definitions, read_table
 from zonewise.api.resource import Resource
 from zonewise.api.schema import Type
+from zonewise.api.sourcefields import SOURCE_FIELDS
 
 
 class SubresourceRow(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
@@ -125,6 +126,15 @@ def builtin_kinds(definitions: Definitions) -> tuple[Kind, ...]:
         if row.hash:
             first.setdefault(row.hash, row)
     return tuple(_kind(row, first.get(row.hash, row), definitions) for row in rows)
+
+
+def served_kinds() -> tuple[Kind, ...]:
+    """What the embedded server serves: the built-in kinds with the fields of the source documents,
+    and budgets in one more version, which those documents use.
+    """
+    kinds = builtin_kinds(Definitions(SOURCE_FIELDS))
+    (budget,) = (kind for kind in kinds if kind.resource.kind == "PodDisruptionBudget")
+    return (*kinds, with_version(budget, "v1beta1"))
 
 
 def _kind(row: KindRow, stored: KindRow, definitions: Definitions) -> Kind:
