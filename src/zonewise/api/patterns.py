@@ -1,0 +1,73 @@
+"""Regular expressions as an API server understands them: RE2.
+
+Patterns come from strangers (a CustomResourceDefinition, a CEL rule), so they must run in time
+linear in the text: a backtracking engine would let anyone who may create a definition stop the
+whole server. RE2 is also the syntax of the real server: what it refuses (look-around, back
+references, repetition above 1000) is refused here in nearly the same words. The library is loaded
+with the first pattern.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from importlib import import_module
+from typing import Any
+
+from zonewise.api.errors import ParseError
+
+PROGRAM_LIMIT = 8 << 20  # bytes one compiled pattern may take; RE2's own default
+
+_GO_WORDS = {
+    "invalid perl operator": "invalid or unsupported Perl syntax",
+    "invalid repetition size": "invalid repeat count",
+    "no argument for repetition operator": "missing argument to repetition operator",
+    "missing )": "missing closing )",
+    "unexpected )": "unexpected )",
+    "missing ]": "missing closing ]",
+}
+
+
+class Pattern:
+    """A compiled pattern."""
+
+    __slots__ = ("_compiled", "text")
+
+    def __init__(self, text: str, compiled: Any) -> None:
+        self.text = text
+        self._compiled = compiled
+
+    def matches(self, text: str) -> bool:
+        """Whether the pattern occurs anywhere in the text."""
+        return self._compiled.search(text) is not None
+
+    def first(self, text: str) -> str:
+        """The first occurrence, empty if there is none."""
+        found = self._compiled.search(text)
+        return "" if found is None else str(found.group(0))
+
+    def all(self, text: str, limit: int = -1) -> list[str]:
+        """Occurrences that do not overlap, at most ``limit`` of them unless that is negative."""
+        found: list[str] = []
+        for match in self._compiled.finditer(text):
+            if 0 <= limit <= len(found):
+                break
+            found.append(str(match.group(0)))
+        return found
+
+
+@lru_cache(maxsize=1024)
+def compiled(text: str) -> Pattern:
+    """The pattern of a text; ParseError with the real server's words if it is not one."""
+    re2 = import_module("re2")
+    options = re2.Options()
+    options.log_errors = False
+    options.max_mem = PROGRAM_LIMIT
+    try:
+        return Pattern(text, re2.compile(text, options))
+    except re2.error as error:
+        raw = error.args[0] if error.args else b""
+        words = raw.decode("utf-8", "replace") if isinstance(raw, bytes) else str(raw)
+        what, _, where = words.partition(": ")
+        raise ParseError(
+            f"error parsing regexp: {_GO_WORDS.get(what, what)}: `{where or text}`"
+        ) from None
