@@ -34,6 +34,7 @@ from zonewise.api.pruning import tidy
 from zonewise.api.schema import UNSET, Type
 
 SAMPLES = Path(__file__).with_name("samples")
+STORED = "stored:"  # samples of this file are created and read back
 ABSENT = "absent"
 CORE = "io.k8s.api.core.v1."
 BATCH = "io.k8s.api.batch.v1."
@@ -249,9 +250,8 @@ def observe(server: Server, kinds: Iterable[KindRow], definitions: Definitions) 
     found = Observations()
     for where, sample in samples():
         row = rows[sample["apiVersion"], sample["kind"]]
-        path = f"{collection(row)}?dryRun=All&fieldValidation=Strict"
         try:
-            got = server.send("POST", path, sample)
+            got = _answer(server, collection(row), sample, stored=where.startswith(STORED))
         except Refused as refused:
             raise ValueError(f"{where}: {refused}") from refused
         kind = definitions.type(row.type)
@@ -269,6 +269,21 @@ def observe(server: Server, kinds: Iterable[KindRow], definitions: Definitions) 
         found.compare(kind, sent, got, where)
     _observe_ephemeral(server, definitions, found)
     return found
+
+
+def _answer(server: Server, path: str, sample: dict[str, Any], *, stored: bool) -> dict[str, Any]:
+    """What a sample becomes: at once, or in storage."""
+    got: dict[str, Any]
+    if not stored:
+        got = server.send("POST", f"{path}?dryRun=All&fieldValidation=Strict", sample)
+        return got
+    one = f"{path}/{sample['metadata']['name']}"
+    server.send("POST", path, sample)
+    try:
+        got = server.get(one)
+    finally:
+        server.send("DELETE", f"{one}?gracePeriodSeconds=0")
+    return got
 
 
 def answer(kind: Type, sent: Mapping[str, Any], got: Mapping[str, Any]) -> dict[str, Any]:
