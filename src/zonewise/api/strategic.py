@@ -7,8 +7,9 @@ so is everything a schema does not know. ``zonewise.api.schema.Type`` is such a 
 Directives in a patch
 
 * ``$patch: replace`` in an object takes the patch's object as it is; ``delete`` leaves an empty
-  one; ``merge`` is the default spelled out. In an item of a merged list, ``delete`` removes the
-  items with the same key, ``replace`` makes the patch's other items the whole list.
+  one; ``merge`` is the default spelled out (API servers refuse it). In an item of a merged list,
+  ``delete`` removes the items with the same key, ``replace`` makes the other items of the patch
+  the whole list.
 * ``$retainKeys: [a, b]`` removes all other members; the patch may only set those.
 * ``$deleteFromPrimitiveList/field: [x]`` removes plain values from a list.
 * ``$setElementOrder/field: [...]`` says in which order the items are to stand.
