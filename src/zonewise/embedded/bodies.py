@@ -179,6 +179,19 @@ def read_options(call: Call) -> Obj:
     return value
 
 
+def read_any(call: Call) -> Obj:
+    """A body of a kind that is not stored: an eviction, a binding, a review."""
+    if negotiation.body_format(call.headers.get("content-type", "")) == "yaml":
+        return parse_yaml(call.body)
+    try:
+        value = _decode(call.body or b"{}")
+    except msgspec.DecodeError as error:
+        raise refusals.bad_request(f"the body is not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise refusals.bad_request("the body is not an object")
+    return value
+
+
 def parse_yaml(body: bytes) -> Obj:
     """YAML as Kubernetes reads it: one document, a map, JSON's types, no aliases that multiply."""
     try:

@@ -52,7 +52,11 @@ class Deleted:
 
 def read_options(call: Call) -> Options:
     """Options of the body, completed by parameters of the URL."""
-    raw = bodies.read_options(call)
+    return options_of(bodies.read_options(call), call)
+
+
+def options_of(raw: Obj, call: Call) -> Options:
+    """Given options, completed by parameters of the URL."""
     query = call.query
     grace = raw.get("gracePeriodSeconds")
     if grace is None:
@@ -98,7 +102,7 @@ class Deleter:
         if entry is None:
             raise refusals.not_found(served.kind.resource, name)
         old = bodies.read_stored(served, entry.raw)
-        self._check(served, name, old, options)
+        self.check(served, name, old, options)
         await self._admission.validate(
             Attributes(
                 operation="DELETE",
@@ -117,7 +121,7 @@ class Deleter:
         if entry is None:
             raise refusals.not_found(served.kind.resource, name)
         old = bodies.read_stored(served, entry.raw)
-        self._check(served, name, old, options)
+        self.check(served, name, old, options)
         return await self._delete(call, served, entry, old, options)
 
     def candidates(self, served: Served, namespace: str, matches: Matches | None) -> list[Entry]:
@@ -168,7 +172,8 @@ class Deleter:
         else:
             meta.pop("finalizers", None)
 
-    def _check(self, served: Served, name: str, old: Obj, options: Options) -> None:
+    def check(self, served: Served, name: str, old: Obj, options: Options) -> None:
+        """Refuse where the object is not the one that was meant."""
         meta = old["metadata"]
         for what, wanted, have in (
             ("UID", options.uid, meta["uid"]),

@@ -90,7 +90,7 @@ def upgrade(folder: Folder, migrations: Migrations) -> None:
             )
         found = [line for (line,) in connection.execute("PRAGMA quick_check(1)")]
         if found != ["ok"]:
-            raise FolderDamaged(path, f"SQLite finds “{'; '.join(found)}”")
+            raise FolderDamaged(path, f"SQLite finds “{' '.join(' '.join(found).split())}”")
         (vacuum,) = connection.execute("PRAGMA auto_vacuum").fetchone()
         if vacuum:
             raise FolderDamaged(path, "its header is not what was written")

@@ -134,7 +134,7 @@ class Log:
                 )
             connection = layout.writing(folder)
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        except (sqlite3.Error, OSError) as error:
+        except (sqlite3.Error, OSError, UnicodeDecodeError) as error:
             folder.release()
             code = getattr(error, "sqlite_errorcode", 0) & 0xFF
             if isinstance(error, OSError) or code in _NOT_THE_FILE:

@@ -40,6 +40,26 @@ class Patcher:
         change = self.change(call, served)
         return await self._writer.change(call, served, target, change, subresource=subresource)
 
+    def plain_change(self, call: Call) -> Change:
+        """What a patch does to a value that has no schema here, such as a Scale."""
+        format = negotiation.patch_format(call.headers.get("content-type", ""))
+        patch = _read(call, list if format == "json" else dict)
+
+        def patched(value: Obj) -> Obj:
+            try:
+                result = (
+                    jsonpatch.apply(value, patch)
+                    if format == "json"
+                    else mergepatch.apply(value, patch)
+                )
+            except ParseError:
+                raise refusals.impossible_patch() from None
+            if not isinstance(result, dict):
+                raise refusals.invalid_patch(_text(result), "the outcome is no object")
+            return result
+
+        return patched
+
     def change(self, call: Call, served: Served) -> Change:
         """What a patch other than an apply does to an object."""
         format = negotiation.patch_format(call.headers.get("content-type", ""))

@@ -218,6 +218,24 @@ def too_many_requests(message: str, retry_after: int = 1) -> TooManyRequests:
     )
 
 
+def over_budget(message: str, why: str, retry_after: int = 0) -> TooManyRequests:
+    """A disruption budget says: not now."""
+    return TooManyRequests(
+        _status(
+            429,
+            "TooManyRequests",
+            message,
+            causes=(StatusCause(reason="DisruptionBudget", message=why),),
+            retry_after=retry_after,
+        )
+    )
+
+
+def forbidden_plainly(message: str) -> Forbidden:
+    """A "no" that is about no resource."""
+    return Forbidden(_status(403, "Forbidden", message))
+
+
 def internal(message: str) -> ServerError:
     """Our fault, or that of a webhook we had to call."""
     return ServerError(
@@ -296,3 +314,14 @@ def not_found_to_apply(resource: Resource, name: str, meta: dict[str, Any]) -> A
             f"Precondition failed: UID in precondition: {meta['uid']}, UID in object meta: ",
         )
     return conflict(resource, name)
+
+
+def invalid_scale(name: str, fault: StatusCause) -> Invalid:
+    """A size that cannot be."""
+    return faults.refusal(Resource("autoscaling", "v1", "Scale", ""), name, [fault])
+
+
+def invalid_token_request(name: str, found: Sequence[StatusCause]) -> Invalid:
+    """A token that cannot be had."""
+    resource = Resource("authentication.k8s.io", "v1", "TokenRequest", "")
+    return faults.refusal(resource, name, found)

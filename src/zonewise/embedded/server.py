@@ -12,7 +12,7 @@ import asyncio
 import datetime as dt
 import random
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,8 +31,9 @@ from zonewise.embedded.authentication import AUTHENTICATED, Authenticator
 from zonewise.embedded.authorization import MASTERS, Authorizer
 from zonewise.embedded.call import Answer, Call, User
 from zonewise.embedded.deleting import Deleter
+from zonewise.embedded.eviction import Evictions
 from zonewise.embedded.forms import Form, Forms
-from zonewise.embedded.front import Front
+from zonewise.embedded.front import Front, Verb
 from zonewise.embedded.history import Event
 from zonewise.embedded.http import HttpServer, Limits
 from zonewise.embedded.identity import Identity
@@ -44,13 +45,17 @@ from zonewise.embedded.reading import Reader
 from zonewise.embedded.registry import Registry, Served
 from zonewise.embedded.rules.catalog import Catalog
 from zonewise.embedded.state import State
+from zonewise.embedded.subresources import Subresources
 from zonewise.embedded.table import Table
 from zonewise.embedded.tokens import Tokens
-from zonewise.embedded.verbs import Verbs
+from zonewise.embedded.verbs import Verbs, not_here
 from zonewise.embedded.writing import Writer
 
 Obj = dict[str, Any]
 
+NOT_HERE: Mapping[str, Verb] = dict.fromkeys(
+    ("create", "delete", "get", "patch", "update"), not_here
+)
 OWNER = User("zonewise-owner", (MASTERS, AUTHENTICATED))
 SYSTEM = User("system:apiserver", (MASTERS, AUTHENTICATED))
 NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
@@ -108,17 +113,47 @@ class ApiServer:
         )
         self.deleter = Deleter(state=self.state, admission=admission, writer=self.writer)
         reader = Reader(state=self.state, forms=Forms(self._table), rng=rng)
-        verbs = Verbs(
+        patcher = Patcher(self.writer)
+        verbs = Verbs(reader=reader, writer=self.writer, patcher=patcher, deleter=self.deleter)
+        below = Subresources(
+            state=self.state,
+            registry=self.registry,
             reader=reader,
             writer=self.writer,
-            patcher=Patcher(self.writer),
+            patcher=patcher,
+            tokens=tokens,
+        )
+        evictions = Evictions(
+            state=self.state,
+            registry=self.registry,
+            writer=self.writer,
             deleter=self.deleter,
+            system=SYSTEM,
         )
         self.front = Front(
             registry=self.registry,
             authorizer=self.authorizer,
             verbs=verbs.table,
-            subresources={("*", "status"): verbs.status},
+            subresources={
+                ("*", "status"): verbs.status,
+                ("*", "scale"): below.scale,
+                ("/namespaces", "finalize"): {"update": below.finalize},
+                ("/pods", "attach"): NOT_HERE,
+                ("/pods", "binding"): {"create": below.bind},
+                ("/pods", "ephemeralcontainers"): below.whole("ephemeralcontainers"),
+                ("/pods", "eviction"): {"create": evictions.evict},
+                ("/pods", "exec"): NOT_HERE,
+                ("/pods", "log"): {"get": below.log},
+                ("/pods", "portforward"): NOT_HERE,
+                ("/pods", "proxy"): NOT_HERE,
+                ("/pods", "resize"): below.whole("resize"),
+                ("/services", "proxy"): NOT_HERE,
+                ("/nodes", "proxy"): NOT_HERE,
+                ("/serviceaccounts", "token"): {"create": below.token},
+                ("certificates.k8s.io/certificatesigningrequests", "approval"): below.whole(
+                    "approval"
+                ),
+            },
             pages=Pages(registry=self.registry, state=self.state, tokens=tokens, address="").page,
         )
         self._http: HttpServer | None = None

@@ -134,7 +134,7 @@ class Writer:
             obj = attributes.obj
             bodies.fill_defaults(served, obj)
             meta = obj["metadata"]
-        if "status" in served.kind.subresources:
+        if "status" in served.kind.subresources and not served.rules.takes_status:
             obj.pop("status", None)
         metadata.begin(
             obj,

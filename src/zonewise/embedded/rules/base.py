@@ -55,6 +55,12 @@ class Rules:
     selectable: frozenset[str] = frozenset()
     """Fields a field selector may name beyond metadata.name and metadata.namespace."""
 
+    takes_status: bool = False
+    """Whether a new object may bring its status along."""
+
+    scale_paths: tuple[str, str, str] = (".spec.replicas", ".status.replicas", ".spec.selector")
+    """Where wanted size, present size and selector are, for kinds that can be scaled."""
+
     graceful: bool = False
     """Whether a deletion leaves somebody time to finish."""
 
@@ -94,13 +100,8 @@ class Rules:
 
     def changed(self, obj: Obj, old: Obj) -> bool:
         """Whether this update raises the generation."""
-        if len(obj) != len(old):
-            return True
-        return any(
-            value != old.get(key)
-            for key, value in obj.items()
-            if key not in {"metadata", "status", "apiVersion", "kind"}
-        )
+        keys = (obj.keys() | old.keys()) - {"metadata", "status", "apiVersion", "kind"}
+        return any(obj.get(key) != old.get(key) for key in keys)
 
     def fields(self, obj: Obj) -> dict[str, str]:
         """The values of the ``selectable`` fields."""

@@ -10,6 +10,8 @@ from __future__ import annotations
 from zonewise.embedded.allocation import Allocation
 from zonewise.embedded.rules import names
 from zonewise.embedded.rules.base import Rules
+from zonewise.embedded.rules.cluster import EventRules, NamespaceRules, NodeRules
+from zonewise.embedded.rules.pods import PodRules
 from zonewise.embedded.rules.services import ServiceRules
 
 
@@ -139,7 +141,13 @@ class Catalog:
     """Makes the rules of each stored kind, once."""
 
     def __init__(self, *, allocation: Allocation) -> None:
-        self._made: dict[str, Rules] = {"/services": ServiceRules(allocation)}
+        self._made: dict[str, Rules] = {
+            "/events": EventRules(),
+            "/namespaces": NamespaceRules(),
+            "/nodes": NodeRules(),
+            "/pods": PodRules(),
+            "/services": ServiceRules(allocation),
+        }
 
     def of(self, storage: str) -> Rules:
         """The rules of a stored kind."""

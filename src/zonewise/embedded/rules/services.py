@@ -114,8 +114,6 @@ class ServiceRules(Rules):
 
     def _families(self, spec: Obj) -> None:
         if spec.get("type") == "ExternalName":
-            for key in ("ipFamilies", "ipFamilyPolicy", "clusterIP", "clusterIPs"):
-                spec.pop(key, None)
             return
         have = self._allocation.families
         chosen = list(spec.get("ipFamilies") or ())

@@ -1,0 +1,345 @@
+"""What lies below an object beside its status: scale, binding, tokens, finalizers, approval, logs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from zonewise.api import faults, selector, times
+from zonewise.api.errors import Status
+from zonewise.api.meta import LabelSelector
+from zonewise.embedded import bodies, plugins, refusals
+from zonewise.embedded.call import Answer, Call, encode_status
+from zonewise.embedded.front import Verb
+from zonewise.embedded.patching import Patcher
+from zonewise.embedded.paths import Target
+from zonewise.embedded.reading import Reader
+from zonewise.embedded.registry import Registry, Served
+from zonewise.embedded.state import State
+from zonewise.embedded.tokens import AUDIENCE, LONGEST, SHORTEST, Binding, Tokens
+from zonewise.embedded.writing import Writer, Written
+
+Obj = dict[str, Any]
+
+TOKEN_SECONDS = 3600
+
+
+class Subresources:
+    """The subresources that behave alike for every kind that has them."""
+
+    def __init__(
+        self,
+        *,
+        state: State,
+        registry: Registry,
+        reader: Reader,
+        writer: Writer,
+        patcher: Patcher,
+        tokens: Tokens,
+    ) -> None:
+        self._state = state
+        self._registry = registry
+        self._reader = reader
+        self._writer = writer
+        self._patcher = patcher
+        self._tokens = tokens
+        self.scale: dict[str, Verb] = {
+            "get": self.get_scale,
+            "update": self.update_scale,
+            "patch": self.patch_scale,
+        }
+
+    def whole(self, subresource: str) -> dict[str, Verb]:
+        """Verbs of a subresource that takes and shows the whole object."""
+
+        async def update(call: Call, served: Served, target: Target) -> Answer:
+            obj = bodies.read(call, served)
+            written = await self._writer.change(
+                call,
+                served,
+                target,
+                lambda _: bodies.copied(obj),
+                subresource=subresource,
+                again=False,
+            )
+            return self._shown(call, served, written)
+
+        async def patch(call: Call, served: Served, target: Target) -> Answer:
+            written = await self._patcher.patch(call, served, target, subresource=subresource)
+            return self._shown(call, served, written)
+
+        return {"get": self._reader.get, "update": update, "patch": patch}
+
+    async def bind(self, call: Call, served: Served, target: Target) -> Answer:
+        """POST to ``binding``: the scheduler's word on a pod."""
+        binding = bodies.read_any(call)
+        meta = binding.get("metadata") or {}
+        node = (binding.get("target") or {}).get("name", "")
+        if meta.get("name", target.name) != target.name:
+            raise refusals.bad_request(
+                f"name in URL does not match name in Binding object: {target.name} and"
+                f" {meta.get('name')}"
+            )
+        if not node:
+            fault = faults.required("target.name")
+            raise refusals.invalid_options("Binding", [fault])
+        pods = served
+        now = self._writer.scene(call).now
+
+        def bound(pod: Obj) -> Obj:
+            held = pod["metadata"]
+            if meta.get("uid") and meta["uid"] != held["uid"]:
+                raise refusals.conflict(
+                    pods.kind.resource,
+                    target.name,
+                    f"Precondition failed: UID in precondition: {meta['uid']},"
+                    f" UID in object meta: {held['uid']}",
+                )
+            if held.get("deletionTimestamp"):
+                raise refusals.conflict(
+                    pods.kind.resource,
+                    target.name,
+                    f"pod {target.name} is being deleted, cannot be assigned to a host",
+                )
+            if pod["spec"].get("nodeName"):
+                raise refusals.conflict(
+                    pods.kind.resource,
+                    target.name,
+                    f'pod {target.name} is already assigned to node "{pod["spec"]["nodeName"]}"',
+                )
+            pod["spec"]["nodeName"] = node
+            held.setdefault("annotations", {}).update(meta.get("annotations") or {})
+            if not held["annotations"]:
+                del held["annotations"]
+            plugins.bound_labels(pod, self._writer.look("/nodes", "", node))
+            conditions = pod.setdefault("status", {}).setdefault("conditions", [])
+            conditions[:] = [one for one in conditions if one.get("type") != "PodScheduled"]
+            conditions.append(
+                {
+                    "type": "PodScheduled",
+                    "status": "True",
+                    "lastProbeTime": None,
+                    "lastTransitionTime": now,
+                }
+            )
+            return pod
+
+        await self._writer.change(call, pods, target, bound, subresource="binding")
+        return Answer(status=201, body=encode_status(Status(status="Success", code=201)))
+
+    async def bind_by_name(self, call: Call, served: Served, target: Target) -> Answer:
+        """POST to ``bindings``, the older way to say the same."""
+        binding = bodies.read_any(call)
+        name = (binding.get("metadata") or {}).get("name", "")
+        pods = self._registry.at("", "v1", "pods")
+        assert pods is not None
+        place = Target("", "v1", "pods", target.namespace, name, "binding")
+        return await self.bind(call, pods, place)
+
+    async def get_scale(self, call: Call, served: Served, target: Target) -> Answer:
+        """GET of ``scale``."""
+        entry = self._state.get(served.storage, target.namespace, target.name)
+        if entry is None:
+            raise refusals.not_found(served.kind.resource, target.name)
+        return self._scaled(call, served, bodies.read_stored(served, entry.raw))
+
+    async def update_scale(self, call: Call, served: Served, target: Target) -> Answer:
+        """PUT of ``scale``."""
+        scale = bodies.read_any(call)
+        return await self._rescale(call, served, target, lambda _: scale, again=False)
+
+    async def patch_scale(self, call: Call, served: Served, target: Target) -> Answer:
+        """PATCH of ``scale``."""
+        change = self._patcher.plain_change(call)
+        return await self._rescale(call, served, target, change, again=True)
+
+    async def _rescale(
+        self,
+        call: Call,
+        served: Served,
+        target: Target,
+        change: Callable[[Obj], Obj],
+        *,
+        again: bool,
+    ) -> Answer:
+        def scaled(obj: Obj) -> Obj:
+            scale = change(scale_of(served, obj))
+            meta = scale.get("metadata") or {}
+            if meta.get("name", target.name) != target.name:
+                raise refusals.bad_request(
+                    f"the name of the object ({meta['name']}) does not match the name on the URL"
+                    f" ({target.name})"
+                )
+            version = meta.get("resourceVersion")
+            if version and version != obj["metadata"]["resourceVersion"]:
+                raise refusals.conflict(served.kind.resource, target.name)
+            replicas = (scale.get("spec") or {}).get("replicas", 0)
+            if not isinstance(replicas, int) or replicas < 0:
+                fault = faults.invalid(
+                    "spec.replicas", replicas, "must be greater than or equal to 0"
+                )
+                raise refusals.invalid_scale(target.name, fault)
+            _put(obj, served.rules.scale_paths[0], replicas)
+            return obj
+
+        written = await self._writer.change(
+            call, served, target, scaled, subresource="scale", again=again
+        )
+        return self._scaled(call, served, bodies.read_stored(served, written.entry.raw))
+
+    async def token(self, call: Call, served: Served, target: Target) -> Answer:
+        """POST to ``token``: a token for a service account."""
+        request = bodies.read_any(call)
+        account = self._writer.look("/serviceaccounts", target.namespace, target.name)
+        if account is None:
+            raise refusals.not_found(served.kind.resource, target.name)
+        spec = request.get("spec") or {}
+        seconds = spec.get("expirationSeconds", TOKEN_SECONDS)
+        found = []
+        if seconds < SHORTEST:
+            text = "may not specify a duration less than 10 minutes"
+            found.append(faults.invalid("spec.expirationSeconds", seconds, text))
+        elif seconds > LONGEST:
+            text = "may not specify a duration larger than 2^32 seconds"
+            found.append(faults.invalid("spec.expirationSeconds", seconds, text))
+        if found:
+            raise refusals.invalid_token_request(target.name, found)
+        audiences = tuple(spec.get("audiences") or (AUDIENCE,))
+        token, ends = self._tokens.issue(
+            namespace=target.namespace,
+            account=target.name,
+            uid=account["metadata"]["uid"],
+            audiences=audiences,
+            seconds=seconds,
+            bound=self._bound(spec.get("boundObjectRef"), target),
+        )
+        answer = {
+            "kind": "TokenRequest",
+            "apiVersion": "authentication.k8s.io/v1",
+            "metadata": {
+                "name": target.name,
+                "namespace": target.namespace,
+                "creationTimestamp": self._writer.scene(call).now,
+            },
+            "spec": {
+                "audiences": list(audiences),
+                "expirationSeconds": seconds,
+                "boundObjectRef": spec.get("boundObjectRef"),
+            },
+            "status": {
+                "token": token,
+                "expirationTimestamp": times.format_time(times.from_epoch(ends)),
+            },
+        }
+        return Answer(status=201, body=bodies.encode_plain(answer))
+
+    async def finalize(self, call: Call, served: Served, target: Target) -> Answer:
+        """PUT of a namespace's ``finalize``."""
+        obj = bodies.read(call, served)
+
+        def finalized(old: Obj) -> Obj:
+            old["spec"] = obj.get("spec") or {}
+            return old
+
+        written = await self._writer.change(
+            call, served, target, finalized, subresource="finalize", again=False
+        )
+        return self._shown(call, served, written)
+
+    async def log(self, call: Call, served: Served, target: Target) -> Answer:
+        """GET of a pod's ``log``: the simulated kubelet has a line for each container."""
+        pod = self._writer.look(served.storage, target.namespace, target.name)
+        if pod is None:
+            raise refusals.not_found(served.kind.resource, target.name)
+        containers = [one["name"] for one in pod["spec"].get("containers") or ()]
+        wanted = call.query.get("container", "")
+        if not wanted and len(containers) > 1:
+            raise refusals.bad_request(
+                "a container name must be specified for pod"
+                f" {target.name}, choose one of: [{' '.join(containers)}]"
+            )
+        name = wanted or containers[0]
+        if name not in containers:
+            raise refusals.bad_request(f"container {name} is not valid for pod {target.name}")
+        if not pod["spec"].get("nodeName"):
+            raise refusals.bad_request(f"pod {target.name} does not have a host assigned")
+        started = (pod.get("status") or {}).get("startTime", "")
+        line = f"{started} {target.namespace}/{target.name} {name}: simulated, no process runs\n"
+        return Answer(body=line.encode(), content_type="text/plain")
+
+    def _bound(self, reference: Obj | None, target: Target) -> Binding | None:
+        if not reference:
+            return None
+        kind, name = reference.get("kind", ""), reference.get("name", "")
+        storage = {"Pod": "/pods", "Secret": "/secrets", "Node": "/nodes"}.get(kind)
+        if storage is None:
+            raise refusals.bad_request(f"cannot bind token to object of type {kind}")
+        place = "" if kind == "Node" else target.namespace
+        held = self._writer.look(storage, place, name)
+        served = self._registry.at("", "v1", storage[1:])
+        assert served is not None
+        if held is None:
+            raise refusals.not_found(served.kind.resource, name)
+        uid = held["metadata"]["uid"]
+        if reference.get("uid") and reference["uid"] != uid:
+            raise refusals.conflict(
+                served.kind.resource,
+                name,
+                f"the UID in the bound object reference ({reference['uid']}) does not match the"
+                f" UID in record ({uid})",
+            )
+        return Binding(kind=kind, name=name, uid=uid)
+
+    def _shown(self, call: Call, served: Served, written: Written) -> Answer:
+        return self._reader.shown(call, served, written.entry)
+
+    def _scaled(self, call: Call, served: Served, obj: Obj) -> Answer:
+        return self._reader.answer(call, bodies.encode_plain(scale_of(served, obj)))
+
+
+def scale_of(served: Served, obj: Obj) -> Obj:
+    """An object's size, in the words every kind shares."""
+    spec_path, status_path, selector_path = served.rules.scale_paths
+    meta = obj["metadata"]
+    scale: Obj = {
+        "kind": "Scale",
+        "apiVersion": "autoscaling/v1",
+        "metadata": {
+            key: meta[key]
+            for key in ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
+            if key in meta
+        },
+        "spec": {},
+        "status": {"replicas": _get(obj, status_path) or 0},
+    }
+    replicas = _get(obj, spec_path)
+    if replicas:
+        scale["spec"]["replicas"] = replicas
+    chosen = _get(obj, selector_path) if selector_path else None
+    if isinstance(chosen, str):
+        scale["status"]["selector"] = chosen
+    elif isinstance(chosen, dict):
+        if "matchLabels" in chosen or "matchExpressions" in chosen:
+            text = str(selector.from_object(msgspec.convert(chosen, LabelSelector)))
+        else:
+            text = str(selector.from_labels(chosen))
+        scale["status"]["selector"] = text
+    return scale
+
+
+def _get(obj: Obj, path: str) -> Any:
+    value: Any = obj
+    for part in path.strip(".").split("."):
+        if not isinstance(value, dict):
+            return None
+        value = value.get(part)
+    return value
+
+
+def _put(obj: Obj, path: str, value: Any) -> None:
+    *parents, last = path.strip(".").split(".")
+    for part in parents:
+        obj = obj.setdefault(part, {})
+    obj[last] = value
