@@ -15,6 +15,7 @@ import msgspec
 from tools import realkube
 from tools.tables.bootstrap import bootstrap
 from tools.tables.defaults import observe
+from tools.tables.enforcement import enforced
 from tools.tables.kinds import kinds
 from tools.tables.server import Server
 from tools.tables.types import definitions, go_structs
@@ -50,17 +51,18 @@ def tables(server: Server) -> dict[str, bytes]:
     types = definitions(documents, go_structs())
     rows = kinds(server, types)
     started = bootstrap(server, rows)
-    graph = Definitions(table=types, defaults={}, dropped={})
+    graph = Definitions(table=types)
     seen = observe(server, rows, graph)
     unseen = seen.unseen(rows, graph)
     if unseen:
         raise ValueError(f"samples and UNSEEN disagree on {unseen}")
+    facts = enforced(server, rows, graph)
     head = {"generated": GENERATED, "version": version}
     return {
         f"{TABLES}/types.json": _by_name(head, "types", types),
         f"{TABLES}/kinds.json": _in_order(head, "kinds", rows),
         f"{TABLES}/defaults.json": _by_name(
-            head, "defaults", seen.defaults(), dropped=seen.dropped()
+            head, "defaults", seen.defaults(), dropped=seen.dropped(), **facts
         ),
         f"{TABLES}/bootstrap.json": _in_order(head, "objects", started),
         ANSWERS: _in_order(head, "answers", seen.answers),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import ssl
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -12,12 +13,14 @@ from urllib.parse import urlsplit
 
 
 class Refused(Exception):
-    """The API server said no; `code` and `message` are its own."""
+    """The API server said no; code, message and causes (reason, field) are its own."""
 
-    def __init__(self, code: int, message: str) -> None:
-        super().__init__(f"{code}: {message}")
+    def __init__(self, code: int, status: Mapping[str, Any]) -> None:
         self.code = code
-        self.message = message
+        self.message: str = status.get("message", "")
+        causes = (status.get("details") or {}).get("causes") or ()
+        self.causes = {(cause.get("reason"), cause.get("field")) for cause in causes}
+        super().__init__(f"{code}: {self.message}")
 
 
 class Server:
@@ -65,5 +68,5 @@ class Server:
         except ValueError:
             value = {"message": text.decode("utf-8", "replace")}
         if answer.status >= 300:
-            raise Refused(answer.status, value.get("message", ""))
+            raise Refused(answer.status, value)
         return value

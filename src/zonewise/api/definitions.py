@@ -71,14 +71,22 @@ class Table(msgspec.Struct, frozen=True, gc=False):
 
 
 class DefaultsTable(msgspec.Struct, frozen=True, gc=False):
-    """Defaults by definition and field, only those that depend on nothing else, and the fields that
-    a server knows and drops because their feature gate is off.
+    """What was observed of fields, by definition.
+
+    Defaults are only those that depend on nothing else. `dropped` fields are known and thrown away:
+    their feature gate is off. An object is refused without its `required` fields (OpenAPI claims
+    more of them), and with a word that is none of the enum of those in `enums`.
     """
 
     generated: str
     version: str
     defaults: dict[str, dict[str, Any]]
     dropped: dict[str, tuple[str, ...]]
+    required: dict[str, tuple[str, ...]]
+    enums: dict[str, tuple[str, ...]]
+
+
+NOTHING_SEEN = DefaultsTable("", "", {}, {}, {}, {})
 
 
 class Extension(msgspec.Struct, frozen=True):
@@ -138,13 +146,10 @@ class Definitions:
         extensions: Iterable[Extension] = (),
         *,
         table: Mapping[str, Definition] | None = None,
-        defaults: Mapping[str, Mapping[str, Any]] | None = None,
-        dropped: Mapping[str, Iterable[str]] | None = None,
     ) -> None:
-        """With `table`, `defaults` and `dropped`, the graph of a table that is not in the tree."""
+        """With `table`, the graph of types that are not in the tree yet and have no defaults."""
         self._rows = types_table().types if table is None else table
-        self._defaults = defaults_table().defaults if defaults is None else defaults
-        self._dropped = defaults_table().dropped if dropped is None else dropped
+        self._seen = defaults_table() if table is None else NOTHING_SEEN
         self._types: dict[str, Type] = {}
         self._shared: dict[tuple[str, tuple[str, ...]], Type] = {}
         self._extra: dict[str, dict[str, Row]] = {}
@@ -179,17 +184,23 @@ class Definitions:
         )
         if row.format.startswith("schema-or-"):
             made.items = self.type(JSON_SCHEMA)
-        defaults = self._defaults.get(name, {})
-        dropped = frozenset(self._dropped.get(name, ()))
+        defaults = self._seen.defaults.get(name, {})
+        dropped = self._seen.dropped.get(name, ())
+        demanded = self._seen.required.get(name, ())
+        closed = self._seen.enums.get(name, ())
         for field, facts in row.fields.items():
             made.fields[field] = self._use(
-                facts, defaults.get(field, UNSET), dropped=field in dropped
+                facts,
+                default=defaults.get(field, UNSET),
+                dropped=field in dropped,
+                demanded=field in demanded,
+                closed=field in closed,
             )
         for field, facts in self._extra.get(name, {}).items():
-            made.fields[field] = self._use(facts, UNSET, dropped=False)
+            made.fields[field] = self._use(facts)
         return made
 
-    def _use(self, row: Row, default: Any, *, dropped: bool) -> Type:
+    def _use(self, row: Row, **seen: Any) -> Type:
         base = self._expression(row.of, row.enum)
         forgets, printed = printing(row, base)
         return replace(
@@ -205,8 +216,7 @@ class Definitions:
             atomic=base.atomic if row.atomic is None else row.atomic,
             forgets=forgets,
             printed=printed,
-            default=default,
-            dropped=dropped,
+            **seen,
             origin=base.definition if base.name else None,
         )
 

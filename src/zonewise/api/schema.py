@@ -92,6 +92,8 @@ class Type:
     forgets: bool = False  # an empty value is the same as none: Go's plain fields with omitempty
     printed: Any = UNSET  # what stands in an absent field's place: Go's fields without omitempty
     dropped: bool = False  # known and thrown away: its feature gate is off
+    demanded: bool = False  # a real server refuses an object without it
+    closed: bool = False  # a real server refuses what is not in the enum
     preserve: bool = False  # unknown fields are kept
     embedded: bool = False  # a whole object with apiVersion, kind and metadata
     bounds: Bounds | None = None
@@ -140,6 +142,8 @@ PLACE = frozenset(
         "forgets",
         "printed",
         "dropped",
+        "demanded",
+        "closed",
     }
 )
 
