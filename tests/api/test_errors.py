@@ -126,6 +126,7 @@ def test_what_must_not_be_retried_is_terminal_and_nothing_else_is() -> None:
     assert {kind for kind in tree if issubclass(kind, Terminal)} == {
         errors.ConfigError,
         errors.ParseError,
+        errors.PatchFailed,
         errors.LeadershipLost,
         errors.BadRequest,
         errors.MethodNotAllowed,

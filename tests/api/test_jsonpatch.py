@@ -125,6 +125,7 @@ def test_a_malformed_patch_is_refused(patch: Any, words: str) -> None:
     """What is no JSON patch is a ParseError that says which operation and why."""
     with pytest.raises(ParseError) as caught:
         jsonpatch.apply(DOC, patch)
+    assert type(caught.value) is ParseError
     assert words in str(caught.value)
 
 
@@ -145,7 +146,7 @@ def test_a_malformed_patch_is_refused(patch: Any, words: str) -> None:
 def test_leniences_of_api_servers(operation: dict[str, Any], expected: Any) -> None:
     """What real API servers accept beyond the RFC is accepted when asked for, and only then."""
     assert jsonpatch.apply(DOC, [operation], lenient=True) == expected
-    with pytest.raises((ParseError, PatchFailed)):
+    with pytest.raises(ParseError):
         jsonpatch.apply(DOC, [operation])
 
 
@@ -296,6 +297,6 @@ def test_no_patch_does_more_than_be_refused(document: Any, patch: list[dict[str,
     """Any list of operations gives a document or one of two errors, and changes no input."""
     for lenient in (False, True):
         kept = copy.deepcopy((document, patch))
-        with suppress(ParseError, PatchFailed):
+        with suppress(ParseError):
             jsonpatch.apply(document, patch, lenient=lenient)
         assert (document, patch) == kept

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zonewise.api import ParseError, PatchFailed, PatchSchema, strategic
+from zonewise.api.definitions import Definitions, types_table
 
 
 @dataclass
@@ -23,6 +24,7 @@ class Known:
     fields: dict[str, Known] = field(default_factory=dict)
     items: Known | None = None
     merge: bool = False
+    replace: bool = False
     merge_key: str = ""
 
     def child(self, name: str) -> Known | None:
@@ -50,6 +52,7 @@ POD = Known(
                 "tolerations": Known(items=PLAIN),
                 "volumes": merged("name"),
                 "strategy": Known({"type": PLAIN, "rollingUpdate": PLAIN}),
+                "selector": Known(replace=True),
             }
         ),
     }
@@ -87,6 +90,8 @@ def names(document: dict[str, Any]) -> str:
         (spec(), spec(a={"$patch": "replace", "c": 2}), spec()),
         (spec(), spec(a={"$patch": "delete"}), spec()),
         (spec(a=1), {"$patch": "delete"}, {}),
+        (spec(selector={"a": 1}), spec(selector={"b": 2, "c": None}), spec(selector={"b": 2})),
+        (spec(selector={"a": 1}), spec(selector=None), spec()),
         (spec(a=1), {"$patch": "replace", "x": 1}, {"x": 1}),
         # lists: merged by key, replaced where atomic or unknown
         (
@@ -324,6 +329,26 @@ def test_merge_can_be_spelled_out() -> None:
     assert result == spec(a={"b": 1, "c": 2}, containers=[{"name": "a", "x": 1}, {"name": "b"}])
 
 
+def test_the_table_of_a_real_server_is_a_schema() -> None:
+    """Facts of the built-in kinds lead: containers merge, tolerations and taints are replaced."""
+    definitions = Definitions(table=types_table().types)
+    pod: PatchSchema = definitions.type("io.k8s.api.core.v1.Pod")
+    document = {"spec": {"containers": items("a"), "tolerations": [{"key": "x"}]}}
+    patch = {"spec": {"containers": items("b"), "tolerations": [{"key": "y"}]}}
+    assert strategic.apply(document, patch, pod) == {
+        "spec": {"containers": items("ba"), "tolerations": [{"key": "y"}]}
+    }
+    node = definitions.type("io.k8s.api.core.v1.Node")
+    taints = spec(taints=[{"key": "b"}])
+    assert strategic.apply(spec(taints=[{"key": "a"}]), taints, node) == taints
+    conditions = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}
+    changed = {"status": {"conditions": [{"type": "Ready", "status": "False"}]}}
+    assert strategic.apply(conditions, changed, node) == changed
+    budget = definitions.type("io.k8s.api.policy.v1.PodDisruptionBudget")
+    old, new = {"matchLabels": {"a": "b"}}, {"matchLabels": {"c": "d"}}
+    assert strategic.apply(spec(selector=old), spec(selector=new), budget) == spec(selector=new)
+
+
 def test_without_a_schema_lists_are_replaced() -> None:
     """Knowing nothing about the fields, a strategic merge is a plain one."""
     assert strategic.apply(spec(a=[1], b={"c": 1}), spec(a=[2], b={"d": 2}), None) == spec(
@@ -359,6 +384,7 @@ def test_a_malformed_directive_is_refused(patch: dict[str, Any], words: str) -> 
     """A directive that cannot be read is a ParseError with the field's path."""
     with pytest.raises(ParseError, match="strategic merge patch") as caught:
         strategic.apply(spec(a={"b": 1}, containers=items("a")), patch, SCHEMA)
+    assert type(caught.value) is ParseError
     assert words in str(caught.value)
 
 

@@ -7,7 +7,7 @@
     ├── ConnectionFailed                   no answer: refused, reset, timed out, bad certificate
     ├── ProtocolError                      an answer that no Kubernetes API server gives
     ├── ParseError             (Terminal)  a quantity, selector, time or patch that is not one
-    ├── PatchFailed                        a good patch that does not fit this document
+    │   └── PatchFailed        (Terminal)  a good patch that does not fit this document
     ├── LeadershipLost         (Terminal)  a write stopped because another replica leads now
     └── ApiError                           the API server refused, and said why in a Status
         ├── BadRequest          400  (Terminal)
@@ -97,8 +97,8 @@ class ParseError(Terminal, ValueError):
     """Text that is not what it should be: a quantity, a selector, a time, a patch."""
 
 
-class PatchFailed(ZonewiseError):
-    """A well-formed patch that does not fit the document at hand; it may fit a newer one."""
+class PatchFailed(ParseError):
+    """A well-formed patch that does not fit the document at hand."""
 
 
 class LeadershipLost(Terminal):

@@ -17,8 +17,8 @@ the document and with the patch: treat all three as values.
 Bounded as on an API server: ``OPERATION_LIMIT`` operations, and ``COPY_LIMIT`` bytes of JSON copied
 by all ``copy`` operations of a patch together, since each could double the document.
 
-A malformed patch is a ParseError; a patch that does not fit the document is a PatchFailed. Both
-name the operation by its number, from 0, and its path.
+A malformed patch is a ParseError; one that does not fit the document is the special case
+PatchFailed. Both name the operation by its number, from 0, and its path.
 """
 
 from __future__ import annotations
@@ -54,9 +54,7 @@ def apply(document: Any, patch: Sequence[Any], *, lenient: bool = False) -> Any:
         try:
             run.step(operation)
         except ParseError as error:
-            raise ParseError(f"{_where(number, operation)}: {error}") from None
-        except PatchFailed as error:
-            raise PatchFailed(f"{_where(number, operation)}: {error}") from None
+            raise type(error)(f"{_where(number, operation)}: {error}") from None
         except RecursionError:
             raise ParseError(f"{_where(number, operation)}: nested too deeply") from None
     return run.document

@@ -1,8 +1,8 @@
 """Strategic merge patch: a merge patch that knows which lists are merged, and by which key.
 
 The knowledge is an argument (``PatchSchema``): for a field, whether its list is merged and by which
-member its items are told apart. A list the schema does not call merged is replaced as a whole, and
-so is everything a schema does not know. ``zonewise.api.schema.Type`` is such a schema.
+member its items are told apart. A list the schema does not call merged is replaced as a whole, an
+object is merged unless the schema says otherwise. ``zonewise.api.schema.Type`` is such a schema.
 
 Directives in a patch
 
@@ -23,8 +23,8 @@ the field absent, and nulls in what a patch adds are dropped. Unlike there, dire
 that a patch adds are never taken for data.
 
 Inputs are never changed and parts are shared, so treat results as values. The work is linear in
-document and patch. A malformed directive is a ParseError, a patch that does not fit the document a
-PatchFailed; both name the field.
+document and patch. A malformed directive is a ParseError, a patch that does not fit the document
+the special case PatchFailed; both name the field.
 """
 
 from __future__ import annotations
@@ -49,6 +49,10 @@ class PatchSchema(Protocol):
     @property
     def merge(self) -> bool:
         """Whether a list is merged instead of replaced."""
+
+    @property
+    def replace(self) -> bool:
+        """Whether an object is replaced instead of merged."""
 
     @property
     def merge_key(self) -> str:
@@ -101,7 +105,10 @@ def _merge_member(
     if value is None:
         result.pop(name, None)
     elif isinstance(current, dict) and isinstance(value, dict):
-        result[name] = _merge_object(current, value, known, _join(at, name))
+        if known is not None and known.replace:
+            result[name] = _members(value)
+        else:
+            result[name] = _merge_object(current, value, known, _join(at, name))
     elif isinstance(current, list) and isinstance(value, list):
         if known is not None and known.merge:
             result[name] = _merge_list(current, value, known, _join(at, name))
