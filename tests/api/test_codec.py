@@ -122,6 +122,15 @@ def test_a_wrong_type_says_where() -> None:
         api.decode(api.Taint, b"7")
 
 
+def test_a_value_nested_too_deeply_is_refused() -> None:
+    """A plain value beyond the interpreter's stack is a ParseError."""
+    deep: dict[str, Any] = {}
+    for _ in range(100_000):
+        deep = {"x": deep}
+    with pytest.raises(ParseError, match="Pod: nested too deeply"):
+        api.convert(api.Pod, {"metadata": {"labels": None}, "unknown": deep})
+
+
 def test_a_slow_path_that_is_no_json_either_is_refused() -> None:
     """A bad type before broken JSON is reported as broken JSON, not as a bug."""
     with pytest.raises(ParseError):

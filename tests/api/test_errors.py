@@ -76,6 +76,7 @@ def test_null_causes_and_absent_details_are_no_error_of_their_own() -> None:
         (b"", "the API server answered 429"),
         (b"\xff\xfe", "��"),
         (b"[1]", "[1]"),
+        (b'{"x":' * 100_000, '{"x":' * 199 + '{"x"…'),
         (b'{"message":7}', '{"message":7}'),
     ],
 )

@@ -91,7 +91,7 @@ def convert(type_: type[T], value: Mapping[str, Any]) -> T:
     """The object that a plain value is, such as one document of a YAML dump."""
     try:
         return msgspec.convert(value, type_, dec_hook=_hook)
-    except msgspec.ValidationError:
+    except (msgspec.ValidationError, RecursionError):
         return _convert(type_, value, _name(type_))
 
 
@@ -136,8 +136,10 @@ def _json(data: bytes | bytearray | memoryview | str, name: str) -> Any:
 def _convert(type_: type[T], value: Any, name: str) -> T:
     try:
         return msgspec.convert(_without_nulls(value), type_, dec_hook=_hook)
-    except (msgspec.ValidationError, RecursionError) as error:
+    except msgspec.ValidationError as error:
         raise ParseError(f"{name}: {error}") from error
+    except RecursionError as error:
+        raise ParseError(f"{name}: nested too deeply") from error
 
 
 def _without_nulls(value: Any) -> Any:

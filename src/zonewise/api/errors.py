@@ -220,11 +220,10 @@ _STATUS = msgspec.json.Decoder(Status)
 
 def _status(body: bytes) -> Status:
     try:
-        status = _STATUS.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+        return _STATUS.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         text = body[: 4 * MESSAGE_LIMIT].decode("utf-8", "replace").strip()
         return Status(status="Failure", message=text)
-    return status
 
 
 def _kind(status: Status) -> type[ApiError]:
