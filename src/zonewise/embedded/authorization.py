@@ -22,7 +22,7 @@ REMEMBERED = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Act:
-    """What somebody wants to do. ``path`` is set, and the rest empty, where no resource is meant."""
+    """What somebody wants to do; where no resource is meant, ``path`` is set and the rest empty."""
 
     verb: str
     group: str = ""
@@ -202,7 +202,7 @@ class Authorizer:
         return self._roles.get((namespace, name))
 
     def missing(self, user: User, namespace: str, wanted: Iterable[Rule]) -> list[Rule]:
-        """The parts of ``wanted`` that ``user`` does not hold already: what would be an escalation."""
+        """The parts of ``wanted`` that ``user`` does not hold: what would be an escalation."""
         held = self.rules(user, namespace)
         return [
             part
@@ -215,12 +215,11 @@ class Authorizer:
         for binding in self._of(user, act.namespace):
             for rule in self._rules(binding):
                 if rule.allows(act):
-                    place = f"{binding.namespace}/" if binding.namespace else ""
+                    place = f"/{binding.namespace}" if binding.namespace else ""
                     return Verdict(
                         True,
-                        f'RBAC: allowed by {binding.kind} "{binding.name}'
-                        + (f"/{binding.namespace}" if place else "")
-                        + f'" of {binding.role_kind} "{binding.role_name}" to {_subject(binding, user)}',
+                        f'RBAC: allowed by {binding.kind} "{binding.name}{place}" of'
+                        f' {binding.role_kind} "{binding.role_name}" to {_subject(binding, user)}',
                     )
         return Verdict(False)
 

@@ -39,7 +39,7 @@ class Impersonation:
 
 @dataclass(slots=True, kw_only=True)
 class Call:
-    """One request. Header names are lower case; ``query`` keeps the last value of a repeated key."""
+    """One request. Header names are lower case; of a repeated parameter the last value counts."""
 
     method: str
     path: str

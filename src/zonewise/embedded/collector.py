@@ -68,7 +68,7 @@ _DECODER = msgspec.json.Decoder(_Head)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hands:
-    """What the collector may do; each looks at the latest version and does nothing if it is moot."""
+    """What the collector may do; each looks at the latest version and leaves what is moot."""
 
     look: Callable[[Node], Obj | None]
     delete: Callable[[Node, str, str], Awaitable[None]]  # node, uid, propagation policy

@@ -69,7 +69,7 @@ class Identity:
         return self._authority.certificate.read_text()
 
     def tls(self) -> ssl.SSLContext:
-        """The server's side of a connection: a client may show a certificate of this CA, or none."""
+        """The server's side of a connection; clients may show a certificate of this CA."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.load_cert_chain(self._serving.certificate, self._serving.key)

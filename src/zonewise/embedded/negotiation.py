@@ -15,8 +15,8 @@ from zonewise.embedded import refusals
 
 PROTOBUF = "application/vnd.kubernetes.protobuf"
 PROTOBUF_HINT = (
-    "this server speaks JSON only: use --kube-api-content-type=application/json, or the content type"
-    " application/json in the client's configuration"
+    "this server speaks JSON only: use --kube-api-content-type=application/json, or the content"
+    " type application/json in the client's configuration"
 )
 BODY_TYPES = ("application/json", "application/yaml")
 ANSWER_TYPES = ("application/json", "application/yaml", "application/json;stream=watch")

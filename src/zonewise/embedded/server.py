@@ -41,6 +41,7 @@ from zonewise.embedded.pages import Pages
 from zonewise.embedded.patching import Patcher
 from zonewise.embedded.paths import Target
 from zonewise.embedded.plugins import Plugins
+from zonewise.embedded.printers import printer_of
 from zonewise.embedded.reading import Reader
 from zonewise.embedded.registry import Registry, Served
 from zonewise.embedded.rules.catalog import Catalog
@@ -238,7 +239,7 @@ class ApiServer:
             include,
             version,
             served.kind.columns,
-            lambda obj, now: [obj["metadata"]["name"]],
+            printer_of(served.kind),
             self._now,
         )
 

@@ -56,7 +56,7 @@ class Table:
         return self._table(self._columns, meta, [self._row(entry) for entry in entries])
 
     def frame(self, type: EventType, entry: Entry) -> bytes:
-        """An event with a table of one row; columns come with every one, since frames are shared."""
+        """An event with a table of one row; each carries its columns, since frames are shared."""
         return b'{"type":"%b","object":%b}\n' % (type.encode(), self.one(entry))
 
     def mark(self, rv: int, *, ended: bool) -> bytes:

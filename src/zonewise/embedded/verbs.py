@@ -123,7 +123,7 @@ def _success(served: Served, entry: Entry) -> Answer:
     return Answer(body=encode_status(status))
 
 
-async def not_here(call: Call, served: Served, target: Target) -> Answer:
+async def not_here(_call: Call, _served: Served, target: Target) -> Answer:
     """Subresources that need a container to be running."""
     raise refusals.not_built(
         f"{target.subresource} needs a running container, and this cluster runs none:"
