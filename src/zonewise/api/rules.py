@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -117,16 +117,28 @@ def _converter(kind: Type) -> Convert | None:
         inner = converter(kind.values)
         if inner is None:
             return None
-        return lambda value: {name: inner(item) for name, item in value.items()}
-    if kind.shape == "object":
-        fields = {name: made for name, sub in kind.fields.items() if (made := converter(sub))}
-        if not fields:
-            return None
         return lambda value: {
-            name: fields[name](item) if name in fields and item is not None else item
-            for name, item in value.items()
+            name: item if item is None else inner(item) for name, item in value.items()
         }
+    if kind.shape == "object":
+        return _object_converter(kind)
     return None
+
+
+def _object_converter(kind: Type) -> Convert | None:
+    """Fields that are null are not there to a rule."""
+    fields = {name: made for name, sub in kind.fields.items() if (made := converter(sub))}
+    if not fields and not any(sub.nullable for sub in kind.fields.values()):
+        return None
+
+    def convert(value: Any) -> Any:
+        return {
+            name: fields[name](item) if name in fields else item
+            for name, item in value.items()
+            if item is not None
+        }
+
+    return convert
 
 
 def _list_converter(kind: Type, inner: Convert | None) -> Convert | None:
@@ -135,7 +147,7 @@ def _list_converter(kind: Type, inner: Convert | None) -> Convert | None:
         return None
 
     def convert(value: Any) -> Any:
-        items = value if inner is None else [inner(item) for item in value]
+        items = value if inner is None else [x if x is None else inner(x) for x in value]
         return Bag(items, kind.keys) if bag else items
 
     return convert
@@ -220,15 +232,19 @@ def _ready(kind: Type, *, root: bool) -> tuple[_Ready, ...]:
     return known
 
 
-def compile_faults(schema: Schema, at: str) -> list[StatusCause]:
-    """What is wrong with the rules of a sound schema."""
-    return list(_schema_rules(schema, at, root=True, uncorrelated=""))
+def compile_faults(schema: Schema, at: str, faulty: Sequence[str] = ()) -> list[StatusCause]:
+    """What is wrong with the rules of a schema; ``faulty`` are fields with faults of other kinds.
+
+    A part with such a fault in it is passed over: its rules would be wrong for that reason only.
+    """
+    return list(_schema_rules(schema, at, faulty, root=True, uncorrelated=""))
 
 
 def _schema_rules(
-    schema: Schema, at: str, *, root: bool, uncorrelated: str
+    schema: Schema, at: str, faulty: Sequence[str], *, root: bool, uncorrelated: str
 ) -> Iterator[StatusCause]:
-    if schema.get("x-kubernetes-validations"):
+    sound = not any(field == at or field.startswith((f"{at}.", f"{at}[")) for field in faulty)
+    if schema.get("x-kubernetes-validations") and sound:
         whole = type_of(schema) if root else _type_below(schema)
         seen = kind_of(whole, root=root)
         for n, rule in enumerate(whole.rules):
@@ -240,9 +256,7 @@ def _schema_rules(
         lost = uncorrelated
         if path == f"{at}.items" and schema.get("x-kubernetes-list-type") != "map":
             lost = lost or at
-        if schema.get("x-kubernetes-map-type") == "atomic":
-            lost = lost or at
-        yield from _schema_rules(sub, path, root=False, uncorrelated=lost)
+        yield from _schema_rules(sub, path, faulty, root=False, uncorrelated=lost)
 
 
 def _type_below(schema: Schema) -> Type:
@@ -253,7 +267,7 @@ def _rule_compile_faults(
     rule: Rule, seen: Kind | None, at: str, uncorrelated: str
 ) -> Iterator[StatusCause]:
     if seen is None:
-        words = "failed to convert to declType for CEL validation rules"
+        words = "Internal error: the schema has no type that rules could speak of"
         yield StatusCause(reason="InternalError", field=at.rpartition("[")[0], message=words)
         return
     try:
@@ -402,7 +416,8 @@ class _Asking:
         except EvaluationError as error:
             if str(error).startswith("no such overload"):
                 words = "call arguments did not match a supported operator, function or macro"
-                return faults.invalid(where, kind.shape, f"'{error}': {words} signature: {shown}")
+                words += " signature for rule"
+                return faults.invalid(where, kind.shape, f"'{error}': {words}: {shown}")
             return faults.invalid(where, kind.shape, f"{error} evaluating rule: {shown}")
         detail = self.message(one, variables) or rule.message.strip()
         detail = detail or f"failed rule: {rule.rule.strip()}"
@@ -442,7 +457,7 @@ def _fault(reason: str, at: str, kind: Type, value: Any, detail: str) -> StatusC
 
 def _below(kind: Type, at: str, new: Any, old: Any) -> Iterator[tuple[Type, str, Any, Any]]:
     if isinstance(new, dict):
-        before = old if isinstance(old, dict) and not kind.atomic else {}
+        before = old if isinstance(old, dict) else {}
         for name, item in new.items():
             if kind.embedded and name in META_FIELDS:
                 continue

@@ -65,10 +65,10 @@ def schema_faults(schema: Schema, at: str, *, has_status: bool = False) -> list[
     if not structural:
         structural = list(_faulty_defaults(schema, at))
     found += structural
-    simple = list(_object_faults(schema, at, _Scope(root=True)))
-    found += simple
-    if not found:
-        found = list(_rule_faults(schema, at))
+    each = list(_object_faults(schema, at, _Scope(root=True)))
+    found += each
+    if not structural and _has_rules(schema):
+        found += compile_faults(schema, at, [fault.field for fault in each])
     return found
 
 
@@ -424,15 +424,7 @@ def _rule_shape(rule: Mapping[str, Any], schema: Schema, at: str) -> Iterator[St
         yield faults.invalid(f"{at}.fieldPath", path, "must be a valid path")
 
 
-def _rule_faults(schema: Schema, at: str) -> Iterator[StatusCause]:
-    if not any(True for _ in _schemas_with_rules(schema)):
-        return
-    yield from compile_faults(schema, at)
-
-
-def _schemas_with_rules(schema: Schema) -> Iterator[Schema]:
-    if schema.get("x-kubernetes-validations"):
-        yield schema
-    for _, sub, structure in subschemas(schema, ""):
-        if structure:
-            yield from _schemas_with_rules(sub)
+def _has_rules(schema: Schema) -> bool:
+    return bool(schema.get("x-kubernetes-validations")) or any(
+        _has_rules(sub) for _, sub, structure in subschemas(schema, "") if structure
+    )

@@ -17,7 +17,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from zonewise.api.cel import evaluation, syntax
+from zonewise.api.cel.conversions import CONVERSIONS
 from zonewise.api.cel.evaluation import Frame, Run
+from zonewise.api.cel.formatting import check_template
 from zonewise.api.cel.kinds import (
     BOOL,
     BYTES,
@@ -67,6 +69,10 @@ LITERALS: dict[str, Callable[[str], Any]] = {
     "matches": pattern,
     "find": pattern,
     "findAll": pattern,
+    "int": CONVERSIONS["int"],
+    "uint": CONVERSIONS["uint"],
+    "double": CONVERSIONS["double"],
+    "bool": CONVERSIONS["bool"],
 }
 
 
@@ -100,6 +106,7 @@ class _Compiler:
         }
         self.used: set[str] = set()
         self.next_slot = 0
+        self.mixed = 0  # inside of how many calls that take lists of anything
 
     def fault(self, node: syntax.Node, words: str) -> syntax.CompileError:
         return syntax.fault(self.text, node.at, words)
@@ -192,8 +199,6 @@ class _Compiler:
         parts: list[tuple[Run, Run, bool]] = []
         for key_node, value_node, optional in node.entries:
             key, value = self.make(key_node), self.make(value_node)
-            if key.kind not in (STRING, INT, UINT, BOOL, DYN):
-                raise self.fault(key_node, f"unsupported key type: {key.kind}")
             inner = self.unwrapped(value_node, value.kind) if optional else value.kind
             keys, values = (
                 self.joined(key_node, keys, key.kind),
@@ -211,8 +216,12 @@ class _Compiler:
 
     def joined(self, node: syntax.Node, known: Kind | None, kind: Kind) -> Kind:
         """The kind of a literal's items, which must all be of one."""
+        if self.mixed and known is DYN:
+            return DYN
         if known is None or known is DYN or matches(known, kind, {}):
             return kind if known is None or (known is DYN and kind is not DYN) else known
+        if self.mixed:
+            return DYN
         raise self.fault(node, f"expected type '{known}' but found '{kind}'")
 
     # ------------------------------------------------------------------------------------- calls
@@ -228,7 +237,10 @@ class _Compiler:
                 return self.resolve(node, qualified, node.arguments, method=False)
             if node.name in ("or", "orValue"):
                 return self.otherwise(node)
-            return self.resolve(node, node.name, [node.target, *node.arguments], method=True)
+            self.mixed += node.name == "format"
+            made = self.resolve(node, node.name, [node.target, *node.arguments], method=True)
+            self.mixed -= node.name == "format"
+            return made
         return self.resolve(node, node.name, node.arguments, method=False)
 
     def qualified(self, node: syntax.Call) -> str | None:
@@ -259,6 +271,8 @@ class _Compiler:
             shown = f"{kinds[0]}.({given})" if method else f"({given})"
             raise self.fault(node, f"found no matching overload for '{name}' applied to '{shown}'")
         self.check_literal(node, name, nodes)
+        if name == "format" and method:
+            self.check_format(node, nodes)
         results = {kind for _, kind in fitting}
         kind = results.pop() if len(results) == 1 else DYN
         runs = [one.run for one in made]
@@ -277,6 +291,17 @@ class _Compiler:
                 check(literal.value)
             except EvaluationError as error:
                 raise self.fault(node, f"invalid {name} argument: {error}") from None
+
+    def check_format(self, node: syntax.Node, nodes: list[syntax.Node]) -> None:
+        """A template that is a literal must fit the list it gets, if that is one too."""
+        template, values = nodes
+        if not isinstance(template, syntax.Constant) or not isinstance(values, syntax.ListLiteral):
+            return
+        kinds = [self.make(item).kind for item, _ in values.items]
+        try:
+            check_template(template.value, kinds)
+        except EvaluationError as error:
+            raise self.fault(node, str(error)) from None
 
     def ternary(self, node: syntax.Call) -> Typed:
         test, first, second = (self.make(one) for one in node.arguments)

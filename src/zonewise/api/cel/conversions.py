@@ -53,9 +53,9 @@ def _(a: float) -> int:
 
 
 @declare("int(string) -> int")
-def _(a: str) -> int:
+def _int_of_text(a: str) -> int:
     if not re.fullmatch(r"[+-]?[0-9]+", a) or int(a) not in INT:
-        raise EvaluationError(f'strconv.ParseInt: parsing "{a}": invalid syntax')
+        raise EvaluationError("type conversion error from 'string' to 'int'")
     return int(a)
 
 
@@ -77,9 +77,9 @@ def _(a: float) -> UInt:
 
 
 @declare("uint(string) -> uint")
-def _(a: str) -> UInt:
+def _uint_of_text(a: str) -> UInt:
     if not re.fullmatch(r"[0-9]+", a) or int(a) not in UINT:
-        raise EvaluationError(f'strconv.ParseUint: parsing "{a}": invalid syntax')
+        raise EvaluationError("type conversion error from 'string' to 'uint'")
     return UInt(a)
 
 
@@ -89,13 +89,13 @@ def _(a: int) -> float:
 
 
 @declare("double(string) -> double")
-def _(a: str) -> float:
+def _double_of_text(a: str) -> float:
     try:
         if a != a.strip() or "_" in a:
             raise ValueError
         return float(a)
     except ValueError:
-        raise EvaluationError(f'strconv.ParseFloat: parsing "{a}": invalid syntax') from None
+        raise EvaluationError("type conversion error from 'string' to 'double'") from None
 
 
 @declare("string(int) -> string", "string(uint) -> string", "string(timestamp) -> string")
@@ -128,12 +128,12 @@ def _(a: str) -> bytes:
 
 
 @declare("bool(string) -> bool")
-def _(a: str) -> bool:
+def _bool_of_text(a: str) -> bool:
     if a in ("1", "t", "true", "TRUE", "True", "T"):
         return True
     if a in ("0", "f", "false", "FALSE", "False", "F"):
         return False
-    raise EvaluationError(f'strconv.ParseBool: parsing "{a}": invalid syntax')
+    raise EvaluationError("type conversion error from 'string' to 'bool'")
 
 
 @declare("timestamp(string) -> timestamp")
@@ -217,3 +217,11 @@ def _(a: Optional) -> bool:
 @declare("optional(A)::value() -> A")
 def _(a: Optional) -> Any:
     return a.value
+
+
+CONVERSIONS = {
+    "int": _int_of_text,
+    "uint": _uint_of_text,
+    "double": _double_of_text,
+    "bool": _bool_of_text,
+}

@@ -201,19 +201,32 @@ def map_maker(parts: list[tuple[Run, Run, bool]]) -> Run:
 
 
 def caller(overloads: list[Overload], runs: list[Run], kinds: list[Kind]) -> Run:
-    """A call, to one overload or to the one that the values fit."""
+    """A call, to one overload or to the one that the values fit.
+
+    A null may stand where a schema allows it beside its type: then no overload fits either.
+    """
     costly = any(kind.name in ("string", "bytes", "dyn", "list") for kind in kinds)
-    if len(overloads) == 1 and DYN not in kinds and all(kind.of.count(DYN) == 0 for kind in kinds):
+    if len(overloads) == 1 and DYN not in kinds and all(DYN not in kind.of for kind in kinds):
         only = overloads[0].run
         if not costly and len(runs) == 2:
             first, second = runs
-            return lambda frame: only(first(frame), second(frame))
+
+            def binary(frame: Frame) -> Any:
+                try:
+                    return only(first(frame), second(frame))
+                except (TypeError, AttributeError):
+                    raise EvaluationError("no such overload") from None
+
+            return binary
 
         def run(frame: Frame) -> Any:
             values = [one(frame) for one in runs]
             if costly:
                 frame.spend(cost_of(values))
-            return only(*values)
+            try:
+                return only(*values)
+            except (TypeError, AttributeError):
+                raise EvaluationError("no such overload") from None
 
         return run
 
@@ -224,7 +237,7 @@ def caller(overloads: list[Overload], runs: list[Run], kinds: list[Kind]) -> Run
             if all(map(is_of, values, overload.parameters)):
                 try:
                     return overload.run(*values)
-                except TypeError:  # a list whose items are not what the overload calculates with
+                except (TypeError, AttributeError):
                     break
         raise EvaluationError("no such overload")
 

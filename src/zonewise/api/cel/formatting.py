@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 import re
+from decimal import Decimal
 from typing import Any
 
-from zonewise.api.cel.kinds import name_of
+from zonewise.api.cel.kinds import Kind, name_of
 from zonewise.api.cel.values import Duration, EvaluationError, Timestamp, TypeName, UInt
 
 _CLAUSE = re.compile(r"%(?:\.(\d+))?(.)", re.DOTALL)
 _ESCAPED = {"\a": "\\a", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _ESCAPED |= {"\v": "\\v", "\\": "\\\\", '"': '\\"'}
+_SUPERSCRIPT = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
 PRECISION_LIMIT = 1000
 
 
@@ -21,18 +23,14 @@ def double_text(value: float) -> str:
         return "NaN"
     if math.isinf(value):
         return "+Inf" if value > 0 else "-Inf"
-    text = repr(value)
-    mantissa, _, exponent = text.partition("e")
-    power = math.floor(math.log10(abs(value))) if value else 0
-    if -5 < power < 21:
-        plain = f"{value:f}" if not exponent else f"{int(value)}" if power >= 16 else text
-        if exponent and power < 0:
-            return f"{value:.{-power + len(mantissa.replace('.', '').lstrip('-')) - 1}f}"
-        return text.removesuffix(".0") if not exponent else plain
-    if not exponent:
-        exponent, mantissa = f"{power}", repr(value / 10.0**power)
-    sign = "-" if exponent.startswith("-") else "+"
-    return f"{mantissa.removesuffix('.0')}e{sign}{abs(int(exponent)):02}"
+    number = Decimal(repr(value)).normalize()
+    sign, digits, exponent = number.as_tuple()
+    power = len(digits) + int(exponent) - 1
+    if not value or -5 < power < 6:
+        return f"{number:f}"
+    text = "".join(map(str, digits))
+    mantissa = f"{text[0]}.{text[1:]}" if len(text) > 1 else text
+    return f"{'-' * sign}{mantissa}e{'-' if power < 0 else '+'}{abs(power):02}"
 
 
 def quoted(text: str) -> str:
@@ -68,13 +66,8 @@ def _clause(verb: str, precision: int | None, value: Any) -> str:
         return plain(value)
     if verb == "d" and is_int:
         return str(int(value))
-    if verb == "d" and isinstance(value, float):
-        return plain(value)
-    if verb in "fe" and (is_int or isinstance(value, float)):
-        if math.isnan(value) or math.isinf(value):
-            return plain(value)
-        digits = 6 if precision is None else precision
-        return f"{float(value):.{digits}{verb}}"
+    if verb in "fe" and isinstance(value, float):
+        return _decimal(verb, precision, value)
     if verb == "b" and (is_int or isinstance(value, bool)):
         return f"{int(value):b}"
     if verb in "xX":
@@ -92,21 +85,92 @@ def _clause(verb: str, precision: int | None, value: Any) -> str:
     raise EvaluationError(f"error during formatting: {name_of(value)} does not fit %{verb}")
 
 
+_FITTING = {
+    "s": None,
+    "d": ("int", "uint"),
+    "f": ("double",),
+    "e": ("double",),
+    "b": ("int", "uint", "bool"),
+    "x": ("int", "uint", "string", "bytes"),
+    "X": ("int", "uint", "string", "bytes"),
+    "o": ("int", "uint"),
+}
+
+
+def check_template(template: str, kinds: list[Kind]) -> None:
+    """Refuse a template that does not fit values of these kinds."""
+    verbs = [match[2] for match in _CLAUSE.finditer(template) if match[2] != "%"]
+    if "%" in _CLAUSE.sub("", template):
+        raise EvaluationError("unexpected end of string")
+    for verb, kind in zip(verbs, kinds, strict=False):
+        if verb not in _FITTING:
+            raise EvaluationError(
+                f'could not parse formatting clause: unrecognized formatting clause "{verb}"'
+            )
+        fitting = _FITTING[verb]
+        if fitting is not None and kind.name != "dyn" and kind.name not in fitting:
+            raise EvaluationError(f"error during formatting: {kind} does not fit %{verb}")
+    if len(verbs) > len(kinds):
+        raise EvaluationError(f"index {len(kinds)} out of range")
+    if len(verbs) < len(kinds):
+        raise EvaluationError(
+            "too many arguments supplied to string.format "
+            f"(expected {len(verbs)}, got {len(kinds)})"
+        )
+
+
+def _decimal(verb: str, precision: int | None, value: float) -> str:
+    """Digits in groups for ``%f``; for ``%e`` always six of them and a power in superscript."""
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "∞" if value > 0 else "-∞"
+    if verb == "f":
+        return f"{value:,.{6 if precision is None else precision}f}"
+    digits, _, power = f"{value:.6e}".partition("e")
+    return f"{digits}×10{power.removeprefix('+').translate(_SUPERSCRIPT)}"
+
+
 def plain(value: Any) -> str:
     """A value as ``%s`` writes it."""
+    if isinstance(value, float):
+        return double_text(value)
+    if isinstance(value, bytes):
+        return _decoded(value)
+    if isinstance(value, str | Timestamp | Duration):
+        return str(value)
+    return nested(value)
+
+
+def _decoded(value: bytes) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        raise EvaluationError("invalid UTF-8 in bytes, cannot convert to string") from None
+
+
+def nested(value: Any) -> str:
+    """A value inside of a list or map as ``%s`` writes it: as a literal."""
     if value is None:
         return "null"
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float):
-        return {"+Inf": "Infinity", "-Inf": "-Infinity"}.get(double_text(value), double_text(value))
+        special = math.isnan(value) or math.isinf(value)
+        return quoted(double_text(value)) if special else f"{value:.6f}"
     if isinstance(value, bytes):
-        return value.decode("utf-8", "replace")
+        return "b" + quoted(_decoded(value))
+    if isinstance(value, Timestamp):
+        return f'timestamp("{value}")'
+    if isinstance(value, Duration):
+        return f'duration("{value}")'
+    if isinstance(value, str) and not isinstance(value, TypeName):
+        return quoted(value)
     if isinstance(value, list):
-        return "[" + ", ".join(map(plain, value)) + "]"
+        return "[" + ", ".join(map(nested, value)) + "]"
     if isinstance(value, dict):
-        pairs = sorted((plain(key), plain(item)) for key, item in value.items())
-        return "{" + ", ".join(f"{key}: {item}" for key, item in pairs) + "}"
-    if isinstance(value, str | int | UInt | Timestamp | Duration | TypeName):
+        pairs = sorted((nested(key), nested(item)) for key, item in value.items())
+        return "{" + ", ".join(f"{key}:{item}" for key, item in pairs) + "}"
+    if isinstance(value, int | UInt | TypeName):
         return str(value)
     raise EvaluationError(f"error during formatting: {name_of(value)} has no text")

@@ -26,6 +26,8 @@ from zonewise.api.cel.values import (
     UInt,
 )
 
+LITERAL_WORDS = frozenset({"true", "false", "null", "in"})
+
 
 @dataclass(frozen=True, slots=True)
 class Kind:
@@ -67,6 +69,7 @@ def object_of(fields: dict[str, Kind], name: str = "object") -> Kind:
     """An object with these properties; those whose names cannot be written in CEL are left out."""
     named = {escaped(prop): prop for prop in fields}
     known = {ident: prop for ident, prop in named.items() if ident is not None}
+    known |= {prop: prop for prop in fields if prop in RESERVED - LITERAL_WORDS}
     return Kind(name, (), {ident: fields[prop] for ident, prop in known.items()}, known)
 
 

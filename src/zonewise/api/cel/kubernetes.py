@@ -28,6 +28,8 @@ from zonewise.api.errors import ParseError
 def exact(text: str) -> Quantity:
     """A quantity of a text."""
     try:
+        if text != text.strip():
+            raise ParseError("quantities have no spaces around them")
         return Quantity(quantity.value(text))
     except ParseError as error:
         raise EvaluationError(str(error)) from None
@@ -47,7 +49,7 @@ def _(a: str) -> bool:
     return True
 
 
-@declare("quantity::sign() -> int")
+@declare("sign(quantity) -> int")
 def _(a: Quantity) -> int:
     return (a.value > 0) - (a.value < 0)
 

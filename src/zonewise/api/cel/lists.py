@@ -8,6 +8,7 @@ from zonewise.api.cel.library import declare
 from zonewise.api.cel.values import (
     Duration,
     EvaluationError,
+    Optional,
     UInt,
     checked,
     checked_unsigned,
@@ -131,6 +132,21 @@ def in_order(items: list[Any], keys: list[Any]) -> list[Any]:
 @declare(*[f"list({kind})::sort() -> list({kind})" for kind in _SORTABLE])
 def _(a: list[Any]) -> list[Any]:
     return in_order(a, a)
+
+
+@declare("list(A)::first() -> optional(A)")
+def _(a: list[Any]) -> Optional:
+    return Optional(*a[:1])
+
+
+@declare("list(A)::last() -> optional(A)")
+def _(a: list[Any]) -> Optional:
+    return Optional(*a[-1:])
+
+
+@declare("list(A)::reverse() -> list(A)")
+def _(a: list[Any]) -> list[Any]:
+    return a[::-1]
 
 
 @declare("list(A)::distinct() -> list(A)")

@@ -118,11 +118,6 @@ def _(a: str) -> str:
     return a.strip()
 
 
-@declare("string::reverse() -> string", "list(A)::reverse() -> list(A)")
-def _(a: Any) -> Any:
-    return a[::-1]
-
-
 @declare("list(string)::join() -> string", "list(string)::join(string) -> string")
 def _(a: list[str], separator: str = "") -> str:
     if not all(isinstance(item, str) for item in a):

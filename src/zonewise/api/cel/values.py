@@ -305,7 +305,7 @@ def equal(left: Any, right: Any) -> bool:
 def _equal_lists(left: list[Any], right: list[Any]) -> bool:
     if len(left) != len(right):
         return False
-    if isinstance(left, Bag) and isinstance(right, Bag):
+    if isinstance(left, Bag):
         rest = list(right)
         for item in left:
             at = next((n for n, other in enumerate(rest) if equal(item, other)), -1)
