@@ -138,8 +138,9 @@ def qualified_name(text: str) -> list[str]:
     prefix, slash, name = text.partition("/")
     if "/" in name:
         return [
-            "a qualified name must consist of alphanumeric characters, '-', '_' or '.', and must"
-            " start and end with an alphanumeric character with an optional DNS subdomain prefix and '/'"
+            "a qualified name must consist of alphanumeric characters, '-', '_' or '.', and"
+            " must start and end with an alphanumeric character, with an optional DNS subdomain"
+            " prefix and '/'"
         ]
     if not slash:
         name = text

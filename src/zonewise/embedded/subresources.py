@@ -1,4 +1,4 @@
-"""What lies below an object beside its status: scale, binding, tokens, finalizers, logs.
+"""What lies below an object beside its status: scale, binding, tokens, finalizers, logs."""
 
 from __future__ import annotations
 
