@@ -35,6 +35,7 @@ from zonewise.embedded.eviction import Evictions
 from zonewise.embedded.forms import Form, Forms
 from zonewise.embedded.front import Front, Verb
 from zonewise.embedded.history import Event
+from zonewise.embedded.housekeeping import Housekeeping
 from zonewise.embedded.http import HttpServer, Limits
 from zonewise.embedded.identity import Identity
 from zonewise.embedded.pages import Pages
@@ -186,6 +187,15 @@ class ApiServer:
         self._http = HttpServer(
             self.handle, self.authenticator.authenticate, self.identity.tls(), self._settings.limits
         )
+        self._tasks = Housekeeping(
+            state=self.state,
+            registry=self.registry,
+            writer=self.writer,
+            deleter=self.deleter,
+            user=SYSTEM,
+            authority=self.identity.authority_pem,
+            clock=self._clock,
+        ).start()
         bound = await self._http.start(self._host, port)
         host = f"[{self._host}]" if ":" in self._host else self._host
         address = f"https://{host}:{bound}"
