@@ -18,6 +18,8 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import msgspec
+
 from zonewise.api import faults, formats, patterns
 from zonewise.api.comparison import ABSENT, Mistyped, element_of, same
 from zonewise.api.errors import StatusCause
@@ -32,8 +34,17 @@ _INT64 = range(-(2**63), 2**63)
 
 
 def faults_of(kind: Type, value: Any, *, at: str = "", old: Any = ABSENT) -> list[StatusCause]:
-    """Everything wrong with a value; ``old`` is what it replaces, ABSENT when it is created."""
-    return _Walk().check(_Place(kind, at, old), value)
+    """Everything wrong with a value; ``old`` is what it replaces, ABSENT when it is created.
+
+    ``at`` is put before the path of every fault, while messages speak of the value alone.
+    """
+    return [_below(at, fault) for fault in _Walk().check(_Place(kind, "", old), value)]
+
+
+def _below(at: str, fault: StatusCause) -> StatusCause:
+    inside = fault.field if fault.field != NOWHERE else ""
+    path = f"{at}.{inside}" if at and inside else at or inside or NOWHERE
+    return fault if path == fault.field else msgspec.structs.replace(fault, field=path)
 
 
 class _Place(NamedTuple):

@@ -141,7 +141,7 @@ def resource_faults(
     """
     before = ABSENT if old is None else old
     found = constraints.faults_of(kind, new, old=before)
-    found += _embedded_faults(kind, new, "", root=True)
+    found += embedded_faults(kind, new, root=True)
     if old is None or not list_faults(kind, old):
         found += list_faults(kind, new)
     if not has_rules(kind):
@@ -195,7 +195,9 @@ def _twice(kind: Type, items: list[Any], at: str) -> list[StatusCause]:
     return found
 
 
-def _embedded_faults(kind: Type, value: Any, at: str, *, root: bool = False) -> list[StatusCause]:
+def embedded_faults(
+    kind: Type, value: Any, at: str = "", *, root: bool = False
+) -> list[StatusCause]:
     """What embedded objects lack to be objects."""
     found: list[StatusCause] = []
     if isinstance(value, dict):
@@ -211,10 +213,10 @@ def _embedded_faults(kind: Type, value: Any, at: str, *, root: bool = False) -> 
         for name, sub in value.items():
             child = kind.fields.get(name)
             if child is not None and not (kind.embedded and name in META_FIELDS):
-                found += _embedded_faults(child, sub, f"{at}.{name}" if at else name)
+                found += embedded_faults(child, sub, f"{at}.{name}" if at else name)
             elif kind.values is not None:
-                found += _embedded_faults(kind.values, sub, f"{at}[{name}]")
+                found += embedded_faults(kind.values, sub, f"{at}[{name}]")
     elif isinstance(value, list) and kind.items is not None:
         for n, item in enumerate(value):
-            found += _embedded_faults(kind.items, item, f"{at}[{n}]")
+            found += embedded_faults(kind.items, item, f"{at}[{n}]")
     return found

@@ -26,7 +26,7 @@ _SHORT_NAME = r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"
 _DATE_TIME = re.compile(
     r"([0-9]{2})([0-9]{2})-([0-9]{2})-([0-9]{2})[Tt]"
     r"([0-9]{2}):([0-9]{2}):([0-9]{2})(\.[0-9]+)?"
-    r"([Zz]|[+-][0-9]{2}:[0-9]{2})?"
+    r"(?:[Zz]|[+-][0-9]{2}:[0-9]{2})"
 )
 _GO_DURATION = re.compile(r"[-+]?(?:0|(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:ns|us|µs|μs|ms|s|m|h))+)")
 _SCALA_UNITS = (
@@ -34,6 +34,7 @@ _SCALA_UNITS = (
     r"|s(?:ecs?|econds?)?|m(?:ins?|inutes?)?|h(?:rs?|ours?)?|d(?:ays?)?|w(?:eeks?)?"
 )
 _SCALA_DURATION = re.compile(rf"(?:\d+\s*(?:{_SCALA_UNITS})\s*)+")
+_BAD_PERCENT = re.compile(r"%(?![0-9a-fA-F]{2})")
 _URI = re.compile(r"(?:[a-zA-Z][a-zA-Z0-9+.-]*:|/)[^\x00-\x20\x7f]*")
 
 
@@ -87,7 +88,7 @@ def is_hostname(text: str) -> bool:
 
 
 def is_date_time(text: str) -> bool:
-    """RFC 3339, with the offset optional."""
+    """RFC 3339."""
     match = _DATE_TIME.fullmatch(text)
     if match is None:
         return False
@@ -120,17 +121,18 @@ def is_email(text: str) -> bool:
     """An address, alone or behind a name."""
     address = parseaddr(text)[1]
     local, at, domain = address.rpartition("@")
-    return bool(at and local and domain) and not re.search(r"[\s,;]", address)
+    return bool(at and local and domain) and not re.search(r"[\s,;]", address) and "," not in text
 
 
 def is_uri(text: str) -> bool:
     """A scheme or an absolute path."""
-    if _URI.fullmatch(text) is None:
+    if _URI.fullmatch(text) is None or _BAD_PERCENT.search(text):
         return False
     try:
-        return bool(urlsplit(text).path or urlsplit(text).netloc)
+        urlsplit(text)
     except ValueError:
         return False
+    return True
 
 
 def is_mac(text: str) -> bool:
@@ -201,7 +203,7 @@ FORMATS: dict[str, Check] = {
     "isbn10": partial(is_isbn, 10),
     "isbn13": partial(is_isbn, 13),
     "creditcard": is_credit_card,
-    "ssn": partial(_like, r"[0-9]{3}[- ]?[0-9]{2}[- ]?[0-9]{4}"),
+    "ssn": partial(_like, r"[0-9]{3}[- ][0-9]{2}[- ][0-9]{4}"),
     "hexcolor": partial(_like, "#?([0-9a-f]{3}|[0-9a-f]{6})"),
     "rgbcolor": partial(_like, rf"rgb\({_CHANNEL},{_CHANNEL},{_CHANNEL}\)"),
     "byte": is_base64,

@@ -331,12 +331,10 @@ def has_rules(kind: Type) -> bool:
     return known
 
 
-def rule_faults(
-    kind: Type, new: Mapping[str, Any], old: Mapping[str, Any] | None = None
-) -> list[StatusCause]:
-    """The rules an object breaks; ``old`` is what it replaces."""
+def rule_faults(kind: Type, new: Any, old: Any = None, *, at: str = "") -> list[StatusCause]:
+    """The rules an object breaks, or with ``at`` a part of one; ``old`` is what it replaces."""
     asking = _Asking()
-    asking.part(kind, "", new, ABSENT if old is None else old, root=True, same_above=False)
+    asking.part(kind, at, new, ABSENT if old is None else old, root=not at, same_above=False)
     return asking.found
 
 

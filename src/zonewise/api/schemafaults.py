@@ -14,9 +14,9 @@ from typing import Any
 
 from zonewise.api import constraints, faults, patterns
 from zonewise.api.comparison import same
-from zonewise.api.custom import pruned
+from zonewise.api.custom import embedded_faults, pruned
 from zonewise.api.errors import ParseError, StatusCause
-from zonewise.api.rules import compile_faults, field_path
+from zonewise.api.rules import compile_faults, field_path, has_rules, rule_faults
 from zonewise.api.structural import META_FIELDS, Schema, is_int_or_string, subschemas, type_of
 
 TYPES = ("array", "boolean", "integer", "number", "object", "string")
@@ -28,9 +28,9 @@ REASONS = (
 )
 ROOT_FIELDS = {"description", "type", "format", "title", "maximum", "exclusiveMaximum", "minimum"}
 ROOT_FIELDS |= {"exclusiveMinimum", "maxLength", "minLength", "pattern", "maxItems", "minItems"}
-ROOT_FIELDS |= {"uniqueItems", "multipleOf", "required", "enum", "items", "properties", "example"}
-ROOT_FIELDS |= {"externalDocs", "additionalItems", "default", "id", "$schema"}
-ROOT_FIELDS |= {"x-kubernetes-preserve-unknown-fields", "x-kubernetes-validations"}
+ROOT_FIELDS |= {"uniqueItems", "multipleOf", "required", "items", "properties", "externalDocs"}
+ROOT_FIELDS |= {"example", "x-kubernetes-preserve-unknown-fields", "x-kubernetes-validations"}
+_ZERO: tuple[Any, ...] = (None, False, "", 0)
 DEPTH_LIMIT = 100
 UNSUPPORTED = ("id", "additionalItems", "patternProperties", "definitions", "dependencies", "$ref")
 FORBIDDEN_BELOW_JUNCTORS = {
@@ -63,7 +63,7 @@ def schema_faults(schema: Schema, at: str, *, has_status: bool = False) -> list[
     structural = [*_structural(schema, at, "root"), *_incomplete(schema, schema, at, at)]
     structural.sort(key=lambda fault: (fault.field, fault.message))
     if not structural:
-        structural = list(_faulty_defaults(schema, at))
+        structural = list(_faulty_defaults(schema, at, root=True))
     found += structural
     each = list(_object_faults(schema, at, _Scope(root=True)))
     found += each
@@ -89,7 +89,7 @@ def _faults_at_root(schema: Schema, at: str, has_status: bool) -> Iterator[Statu
                 "if the status subresource is enabled"
             )
             yield faults.invalid(f"{at}.type", kind, words)
-        elif any(schema[name] and name not in ROOT_FIELDS for name in schema):
+        elif any(schema[name] not in _ZERO and name not in ROOT_FIELDS for name in schema):
             words = (
                 "only a few fields are allowed at the root of the schema "
                 "if the status subresource is enabled"
@@ -109,7 +109,7 @@ def _structural(schema: Schema, at: str, level: str) -> Iterator[StatusCause]:
     int_or_string = bool(schema.get("x-kubernetes-int-or-string"))
     properties = schema.get("properties") or {}
     more = schema.get("additionalProperties")
-    if kind == "array" and not schema.get("items"):
+    if kind == "array" and schema.get("items") is None:
         yield faults.required(f"{at}.items", "must be specified")
     if isinstance(schema.get("items"), Mapping):
         yield from _structural(schema["items"], f"{at}.items", "item")
@@ -236,18 +236,29 @@ def _missing(values: Schema, schema: Schema | None, at: str, where: str) -> Iter
 # ------------------------------------------------------------------------------------- defaults
 
 
-def _faulty_defaults(schema: Schema, at: str) -> Iterator[StatusCause]:
+def _faulty_defaults(schema: Schema, at: str, *, root: bool = False) -> Iterator[StatusCause]:
     default = schema.get("default")
     if default is not None:
-        kind = type_of({"type": "object", "properties": {"default": schema}}).fields["default"]
-        where = f"{at}.default"
-        if not same(pruned(kind, default).value, default):
-            yield faults.invalid(where, default, "must not have unknown fields")
-        yield from constraints.faults_of(kind, default, at=where)
+        yield from _faults_of_default(schema, default, f"{at}.default", root)
     if isinstance(schema.get("items"), Mapping):
         yield from _faulty_defaults(schema["items"], f"{at}.items")
     for name, sub in (schema.get("properties") or {}).items():
         yield from _faulty_defaults(sub, f"{at}.properties[{name}]")
+
+
+def _faults_of_default(
+    schema: Schema, default: Any, where: str, root: bool
+) -> Iterator[StatusCause]:
+    kind = type_of({"type": "object", "properties": {"default": schema}}).fields["default"]
+    kind.embedded = kind.embedded or root
+    if not same(pruned(kind, default).value, default):
+        yield faults.invalid(where, default, "must not have unknown fields")
+    found = embedded_faults(kind, default, where) or constraints.faults_of(kind, default, at=where)
+    if not found and has_rules(kind):
+        found = rule_faults(kind, default, default, at=where) or rule_faults(
+            kind, default, at=where
+        )
+    yield from found
 
 
 # ------------------------------------------------------------------------- every schema object
