@@ -9,17 +9,19 @@ a message that names the part at fault.
 text are equal values. ``required`` says which labels a match must have, so that a store can look a
 selector up in an index instead of asking every object.
 
-Matching runs once per object and watcher, so equalities, which most selectors consist of, are one
-subset test in C; the rest is a loop.
+Matching runs once per object and watcher, so requirements are compiled when they are made, and
+equalities, which most selectors consist of, are one subset test in C.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple
+from itertools import repeat
+from operator import call
+from typing import NamedTuple, TypeAlias
 
 from zonewise.api.errors import ParseError
 from zonewise.api.labels import key_fault, value_fault
@@ -27,6 +29,9 @@ from zonewise.api.meta import LabelSelector
 
 _INTEGER = re.compile(r"[+-]?\d{1,19}", re.ASCII)
 _TOKEN = re.compile(r"[ \t\r\n]*(?:(?P<symbol>!=|==|[=!(),><])|(?P<word>[^ \t\r\n=!(),><]+)|$)")
+
+
+Test: TypeAlias = Callable[[Mapping[str, str]], bool]
 
 
 class Operator(Enum):
@@ -70,8 +75,13 @@ class Requirement:
     key: str
     operator: Operator
     values: frozenset[str] = frozenset()
+    test: Test = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        self._check()
+        object.__setattr__(self, "test", _test(self.key, self.operator, self.values))
+
+    def _check(self) -> None:
         fault = key_fault(self.key)
         if fault is not None:
             raise ParseError(f"label key {_shown(self.key)} {fault}")
@@ -93,21 +103,7 @@ class Requirement:
 
     def matches(self, labels: Mapping[str, str]) -> bool:
         """Whether the condition holds for these labels."""
-        found = labels.get(self.key)
-        match self.operator:
-            case Operator.EQUALS | Operator.IN:
-                return found in self.values
-            case Operator.NOT_EQUALS | Operator.NOT_IN:
-                return found not in self.values
-            case Operator.EXISTS:
-                return found is not None
-            case Operator.NOT_EXISTS:
-                return found is None
-            case Operator.GREATER | Operator.LESS:
-                number, bound = integer(found or ""), integer(next(iter(self.values)))
-                if number is None or bound is None:
-                    return False
-                return number > bound if self.operator is Operator.GREATER else number < bound
+        return self.test(labels)
 
     def __str__(self) -> str:
         values = ",".join(sorted(self.values))
@@ -125,26 +121,26 @@ class Requirement:
 class Selector:
     """Requirements that must all hold; without any it matches everything."""
 
-    __slots__ = ("_exact", "_others", "_text", "requirements")
+    __slots__ = ("_exact", "_tests", "_text", "requirements")
 
     def __init__(self, requirements: Iterable[Requirement] = ()) -> None:
         self.requirements = tuple(sorted(requirements, key=lambda r: (r.key, str(r))))
         self._text = ",".join(map(str, self.requirements))
         self._exact: dict[str, str] = {}
-        others = []
+        tests = []
         for requirement in self.requirements:
             if requirement.operator in _POSITIVE and len(requirement.values) == 1:
                 value = next(iter(requirement.values))
                 if self._exact.setdefault(requirement.key, value) == value:
                     continue
-            others.append(requirement)
-        self._others = tuple(others)
+            tests.append(requirement.test)
+        self._tests = tuple(tests)
 
     def matches(self, labels: Mapping[str, str]) -> bool:
         """Whether these labels are selected."""
         if not self._exact.items() <= labels.items():
             return False
-        return not self._others or all(other.matches(labels) for other in self._others)
+        return not self._tests or all(map(call, self._tests, repeat(labels)))
 
     @property
     def required(self) -> dict[str, frozenset[str]]:
@@ -220,6 +216,28 @@ def integer(text: str) -> int | None:
         return None
     number = int(text)
     return number if -(2**63) <= number < 2**63 else None
+
+
+def _test(key: str, operator: Operator, values: frozenset[str]) -> Test:
+    """The condition as a function that asks nothing twice."""
+    match operator:
+        case Operator.EQUALS | Operator.IN:
+            return lambda labels: labels.get(key) in values
+        case Operator.NOT_EQUALS | Operator.NOT_IN:
+            return lambda labels: labels.get(key) not in values
+        case Operator.EXISTS:
+            return lambda labels: key in labels
+        case Operator.NOT_EXISTS:
+            return lambda labels: key not in labels
+    bound = int(next(iter(values)))
+
+    def compare(labels: Mapping[str, str]) -> bool:
+        number = integer(labels.get(key, ""))
+        if number is None:
+            return False
+        return number > bound if operator is Operator.GREATER else number < bound
+
+    return compare
 
 
 class _Token(NamedTuple):
