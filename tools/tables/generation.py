@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from tools import realkube
+from tools.tables.bodies import refusals
 from tools.tables.bootstrap import bootstrap
 from tools.tables.defaults import observe
 from tools.tables.enforcement import enforced
@@ -24,6 +25,7 @@ from zonewise.api.definitions import Definition, Definitions
 ROOT = Path(__file__).parents[2]
 TABLES = "src/zonewise/api/tables"
 ANSWERS = "tests/api/answers.json"
+REFUSALS = "tests/api/refusals.json"
 TOKEN = realkube.Token("tables", "tables", ("system:masters",))
 GENERATED = "by python -m tools.tables from a running kube-apiserver; do not edit"
 
@@ -66,6 +68,7 @@ def tables(server: Server) -> dict[str, bytes]:
         ),
         f"{TABLES}/bootstrap.json": _in_order(head, "objects", started),
         ANSWERS: _in_order(head, "answers", seen.answers),
+        REFUSALS: _in_order(head, "refusals", refusals(server)),
     }
 
 

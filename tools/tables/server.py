@@ -8,7 +8,7 @@ import ssl
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 from urllib.parse import urlsplit
 
 
@@ -21,6 +21,14 @@ class Refused(Exception):
         causes = (status.get("details") or {}).get("causes") or ()
         self.causes = {(cause.get("reason"), cause.get("field")) for cause in causes}
         super().__init__(f"{code}: {self.message}")
+
+
+class Answer(NamedTuple):
+    """Status, decoded content and the texts of the warnings."""
+
+    status: int
+    value: Any
+    warnings: list[str]
 
 
 class Server:
@@ -58,6 +66,21 @@ class Server:
         media: str = "application/json",
     ) -> Any:
         """The decoded answer; raises Refused for anything but success."""
+        answer = self.exchange(method, path, body, accept=accept, media=media)
+        if answer.status >= 300:
+            raise Refused(answer.status, answer.value)
+        return answer.value
+
+    def exchange(
+        self,
+        method: str,
+        path: str,
+        body: object | None = None,
+        *,
+        accept: str = "application/json",
+        media: str = "application/json",
+    ) -> Answer:
+        """The whole answer, whatever it is."""
         content = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
         headers = {**self._headers, "Accept": accept, "Content-Type": media}
         self._connection.request(method, path, content, headers)
@@ -67,6 +90,6 @@ class Server:
             value = json.loads(text)
         except ValueError:
             value = {"message": text.decode("utf-8", "replace")}
-        if answer.status >= 300:
-            raise Refused(answer.status, value)
-        return value
+        warnings = answer.headers.get_all("Warning") or []
+        texts = [json.loads(line.removeprefix("299 - ")) for line in warnings]
+        return Answer(answer.status, value, texts)

@@ -23,6 +23,7 @@ DEPTH_LIMIT = 200
 SUMMARY = 30
 
 _SURROGATES = re.compile("[\ud800-\udfff]")
+_WITHIN = ("in literal", "in numeric", "in exponent", "after decimal", "in string escape", "in \\u")
 _CLOSE = {"{": "}", "[": "]"}
 
 
@@ -149,6 +150,8 @@ class _Scanner:
 
     def _stop(self, where: str) -> None:
         if self.at >= len(self.text):
+            if where.startswith(_WITHIN):  # Go ends a text with a blank before it looks again
+                raise _Stop(f"invalid character ' ' {where}")
             raise _Stop("unexpected end of JSON input")
         raise _Stop(f"invalid character {_quoted(self.text[self.at])} {where}")
 

@@ -56,10 +56,18 @@ def read(raw: bytes) -> Read:
     try:
         return _Builder(raw).run()
     except yaml.MarkedYAMLError as error:
-        line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
-        raise NotYAML(f"yaml: {line}{error.problem or 'malformed'}") from None
+        raise NotYAML(f"yaml: {_line(error)}{error.problem or 'malformed'}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise NotYAML(f"yaml: {str(error).splitlines()[0]}") from None
+
+
+def _line(error: yaml.MarkedYAMLError) -> str:
+    """Where Go's parser says an error is: it counts from nought and is silent about line nought."""
+    marks = (error.context_mark, error.problem_mark)
+    line = next((mark.line for mark in marks if mark is not None and mark.line), 0)
+    if line and isinstance(error, yaml.scanner.ScannerError):
+        line += 1
+    return f"line {line}: " if line else ""
 
 
 class _Builder:
