@@ -7,7 +7,6 @@ its types.
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -17,14 +16,13 @@ import yaml
 from zonewise.api import defaulting, faults, managed, validation
 from zonewise.api.errors import StatusCause
 from zonewise.api.jsontext import NotJSON
-from zonewise.api.validation import Decoded, WrongType
+from zonewise.api.validation import Decoded, NotYAML, WrongType
 from zonewise.embedded import negotiation, refusals
 from zonewise.embedded.call import Call
 from zonewise.embedded.registry import Served
 
 Obj = dict[str, Any]
 
-YAML_DEPTH = 200
 STRICTNESS = ("", "Ignore", "Strict", "Warn")
 
 _encoder = msgspec.json.Encoder()
@@ -86,16 +84,11 @@ def read(call: Call, served: Served) -> Obj:
     mode = strictness(call)
     resource = served.kind.resource
     into = resource.kind
-    if not call.body and format == "json":
-        obj: Obj = {}
-        return _checked(served, obj)
+    if not call.body and not served.custom:
+        return _checked(served, {})
     try:
-        if format == "yaml":
-            value = parse_yaml(call.body)
-            decoded = validation.accept(served.kind.type, value, strict=mode != "Ignore")
-        else:
-            decoded = validation.decode(served.kind.type, call.body, strict=mode != "Ignore")
-    except NotJSON as error:
+        decoded = _decoded(served, call.body, format, mode != "Ignore")
+    except (NotJSON, NotYAML) as error:
         raise refusals.bad_request(validation.unrecognized(into, call.body, error)) from None
     except WrongType as error:
         raise refusals.bad_request(
@@ -105,11 +98,30 @@ def read(call: Call, served: Served) -> Obj:
     return _checked(served, decoded.value)
 
 
+def _decoded(served: Served, body: bytes, format: str, strict: bool) -> Decoded:
+    kind = served.kind.type
+    if not served.custom:
+        if format == "yaml":
+            return validation.decode_yaml(kind, body, strict=strict)
+        return validation.decode(kind, body, strict=strict)
+    meta = kind.fields["metadata"]
+    if format == "json":
+        return validation.decode_custom(kind, meta, body, strict=strict)
+    value, repeated = validation.read_yaml(body)
+    decoded = validation.accept_custom(kind, meta, value, strict=strict)
+    return Decoded(decoded.value, (*repeated, *decoded.problems) if strict else ())
+
+
 def accept(call: Call, served: Served, value: Obj) -> Obj:
     """The result of a patch as an object of its kind."""
     mode = strictness(call)
+    strict = mode != "Ignore"
+    kind = served.kind.type
     try:
-        decoded = validation.accept(served.kind.type, value, strict=mode != "Ignore")
+        if served.custom:
+            decoded = validation.accept_custom(kind, kind.fields["metadata"], value, strict=strict)
+        else:
+            decoded = validation.accept(kind, value, strict=strict)
     except WrongType as error:
         raise refusals.invalid_patch(_text(value), str(error)) from None
     complain(call, served, decoded, mode)
@@ -153,7 +165,9 @@ def manager(call: Call) -> str:
 
 
 def fill_defaults(served: Served, obj: Obj) -> None:
-    """Set what is not set and has a default."""
+    """Set what is not set and has a default; custom resources had theirs when they were read."""
+    if served.custom:
+        return
     defaulting.complete(served.kind.type, obj)
 
 
@@ -193,29 +207,12 @@ def read_any(call: Call) -> Obj:
 
 
 def parse_yaml(body: bytes) -> Obj:
-    """YAML as Kubernetes reads it: one document, a map, JSON's types, no aliases that multiply."""
+    """A YAML body that has no type yet."""
     try:
-        loader = yaml.CSafeLoader(body)
-        try:
-            depth = aliases = 0
-            for event in yaml.parse(body, yaml.CSafeLoader):
-                if isinstance(event, yaml.CollectionStartEvent):
-                    depth += 1
-                elif isinstance(event, yaml.CollectionEndEvent):
-                    depth -= 1
-                aliases += isinstance(event, yaml.AliasEvent)
-                if depth > YAML_DEPTH or aliases > YAML_DEPTH:
-                    raise refusals.bad_request("this YAML is nested too deeply")
-            value = loader.get_single_data()
-        finally:
-            loader.dispose()
-    except (yaml.YAMLError, UnicodeDecodeError, ValueError) as error:
-        line = str(error).replace("\n", " ")[:500]
-        raise refusals.bad_request(f"error converting YAML to JSON: {line}") from None
-    if not isinstance(value, dict):
-        raise refusals.bad_request("the body is not an object")
-    plain: Obj = _plain(value)
-    return plain
+        found: Obj = validation.read_yaml(body).value
+    except NotYAML as error:
+        raise refusals.bad_request(str(error)) from None
+    return found
 
 
 def as_yaml(body: bytes) -> bytes:
@@ -224,32 +221,15 @@ def as_yaml(body: bytes) -> bytes:
     return text.encode()
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {_key(key): _plain(one) for key, one in value.items()}
-    if isinstance(value, list):
-        return [_plain(one) for one in value]
-    if isinstance(value, dt.datetime):
-        text = value.isoformat()
-        return text if value.tzinfo else text + "Z"
-    if isinstance(value, dt.date):
-        return value.isoformat()
-    if value is None or isinstance(value, str | int | float | bool):
-        return value
-    raise refusals.bad_request("this YAML has a value that JSON has not")
-
-
-def _key(key: Any) -> str:
-    if isinstance(key, bool):
-        return "true" if key else "false"
-    if isinstance(key, str | int | float):
-        return str(key)
-    raise refusals.bad_request("this YAML has a key that is not text")
-
-
 def _checked(served: Served, obj: Obj) -> Obj:
     resource = served.kind.resource
     version, kind = obj.get("apiVersion"), obj.get("kind")
+    if served.custom and not (version and kind):
+        what = "Kind" if not kind else "apiVersion"
+        raise refusals.bad_request(
+            f"the object provided is unrecognized (must be of type {resource.kind}):"
+            f" Object '{what}' is missing"
+        )
     if version and version != resource.api_version:
         raise refusals.bad_request(
             f"the API version in the data ({version}) does not match the expected API version"

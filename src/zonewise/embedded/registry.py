@@ -7,7 +7,7 @@ served kinds may share one storage (versions of a custom resource, the two faces
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
@@ -42,6 +42,7 @@ class Served:
     rules: Rules
     conversion: Conversion | None = None
     structure: Structure | None = None
+    table: Mapping[str, Any] | None = None  # a custom version, whose columns are JSON paths
 
     @property
     def storage(self) -> str:

@@ -24,12 +24,14 @@ from zonewise.api.definitions import Definitions, read_table
 from zonewise.api.errors import ApiError
 from zonewise.api.gates import FeatureGates
 from zonewise.api.kinds import builtin_kinds
+from zonewise.api.schema import Type
 from zonewise.embedded import bodies
 from zonewise.embedded.admission import Admission
 from zonewise.embedded.allocation import Allocation
 from zonewise.embedded.authentication import AUTHENTICATED, Authenticator
 from zonewise.embedded.authorization import MASTERS, Authorizer
 from zonewise.embedded.call import Answer, Call, User
+from zonewise.embedded.customs import Customs
 from zonewise.embedded.deleting import Deleter
 from zonewise.embedded.eviction import Evictions
 from zonewise.embedded.forms import Form, Forms
@@ -187,6 +189,14 @@ class ApiServer:
         self._http = HttpServer(
             self.handle, self.authenticator.authenticate, self.identity.tls(), self._settings.limits
         )
+        customs = Customs(
+            state=self.state,
+            registry=self.registry,
+            writer=self.writer,
+            deleter=self.deleter,
+            metadata=self._object_meta,
+            user=SYSTEM,
+        )
         self._tasks = Housekeeping(
             state=self.state,
             registry=self.registry,
@@ -196,6 +206,7 @@ class ApiServer:
             authority=self.identity.authority_pem,
             clock=self._clock,
         ).start()
+        self._tasks.append(asyncio.create_task(customs.run(), name="definitions"))
         bound = await self._http.start(self._host, port)
         host = f"[{self._host}]" if ":" in self._host else self._host
         address = f"https://{host}:{bound}"
@@ -242,6 +253,11 @@ class ApiServer:
             self.authorizer.put_role(namespace, name, obj)
         else:
             self.authorizer.put_binding(namespace, name, obj)
+
+    def _object_meta(self) -> Type:
+        served = self.registry.at("", "v1", "namespaces")
+        assert served is not None
+        return served.kind.type.fields["metadata"]
 
     def _table(self, served: Served, include: str, version: str) -> Form:
         return Table(

@@ -11,6 +11,7 @@ from zonewise.embedded.allocation import Allocation
 from zonewise.embedded.rules import names
 from zonewise.embedded.rules.base import Rules
 from zonewise.embedded.rules.cluster import EventRules, NamespaceRules, NodeRules
+from zonewise.embedded.rules.customs import DefinitionRules
 from zonewise.embedded.rules.pods import PodRules
 from zonewise.embedded.rules.services import ServiceRules
 
@@ -147,6 +148,7 @@ class Catalog:
             "/nodes": NodeRules(),
             "/pods": PodRules(),
             "/services": ServiceRules(allocation),
+            "apiextensions.k8s.io/customresourcedefinitions": DefinitionRules(),
         }
 
     def of(self, storage: str) -> Rules:
