@@ -21,7 +21,7 @@ from zonewise.api.comparison import ABSENT
 from zonewise.api.errors import StatusCause
 from zonewise.api.rules import has_rules, rule_faults
 from zonewise.api.schema import UNSET, Type
-from zonewise.api.structural import META_FIELDS
+from zonewise.api.structural import META_FIELDS, UNKNOWN
 
 BLOCKING = {
     "FieldValueNotSupported",
@@ -120,16 +120,11 @@ def _pruned(kind: Type, value: Any, at: str, unknown: list[str]) -> Any:
                 unknown.append(path)
         return out
     if isinstance(value, list):
-        item = kind.items
-        if item is None:
-            return (
-                value if kind.preserve else [_pruned(_NOTHING, sub, at, unknown) for sub in value]
-            )
+        if kind.items is None and kind.preserve:
+            return value
+        item = kind.items or UNKNOWN
         return [_pruned(item, sub, f"{at}[{n}]", unknown) for n, sub in enumerate(value)]
     return value
-
-
-_NOTHING = Type(shape="object")
 
 
 def resource_faults(

@@ -12,11 +12,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from zonewise.api.comparison import same
-from zonewise.api.schema import ANY, UNSET, Bounds, ListType, Rule, Shape, Type
+from zonewise.api.schema import UNSET, Bounds, ListType, Rule, Shape, Type
 
 Schema = Mapping[str, Any]
 
 TEXT = Type(shape="string")
+UNKNOWN = Type(shape="any", nullable=True)  # any value, of which no field is known
 FREE_METADATA = Type(shape="object", preserve=True)
 META_FIELDS = ("apiVersion", "kind", "metadata")
 INT_OR_STRING = [{"type": "integer"}, {"type": "string"}]
@@ -89,7 +90,7 @@ def _compile(schema: Schema, metadata: Type) -> Type:
     }
     more = schema.get("additionalProperties")
     if made.shape == "map":
-        made.values = _compile(more, metadata) if isinstance(more, Mapping) else ANY
+        made.values = _compile(more, metadata) if isinstance(more, Mapping) else UNKNOWN
     if made.embedded:
         made.fields.setdefault("apiVersion", TEXT)
         made.fields.setdefault("kind", TEXT)
