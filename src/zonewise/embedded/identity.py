@@ -64,6 +64,11 @@ class Identity:
             self._sign_serving(host, now)
 
     @property
+    def kubeconfig(self) -> Path:
+        """Where the owner's kubeconfig is once the server answers."""
+        return self.folder / KUBECONFIG
+
+    @property
     def authority_pem(self) -> str:
         """The CA's certificate."""
         return self._authority.certificate.read_text()
@@ -113,7 +118,7 @@ class Identity:
             ],
             "current-context": "zonewise",
         }
-        path = self.folder / KUBECONFIG
+        path = self.kubeconfig
         _write(path, json.dumps(config, indent=2).encode() + b"\n")
         return path
 

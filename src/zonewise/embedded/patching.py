@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from zonewise.api import faults, jsonpatch, jsontext, mergepatch, strategic
-from zonewise.api.errors import ParseError
+from zonewise.api.errors import ParseError, PatchFailed
 from zonewise.embedded import bodies, negotiation, ownership, refusals
 from zonewise.embedded.call import Call
 from zonewise.embedded.paths import Target
@@ -48,7 +48,7 @@ class Patcher:
         def patched(value: Obj) -> Obj:
             try:
                 result = (
-                    jsonpatch.apply(value, patch)
+                    jsonpatch.apply(value, patch, lenient=True)
                     if format == "json"
                     else mergepatch.apply(value, patch)
                 )
@@ -68,14 +68,16 @@ class Patcher:
         def patched(obj: Obj) -> Obj:
             try:
                 if format == "json":
-                    result = jsonpatch.apply(obj, patch)
+                    result = jsonpatch.apply(obj, patch, lenient=True)
                 elif format == "merge":
                     result = mergepatch.apply(obj, patch)
                 else:
                     result = strategic.apply(obj, patch, served.kind.type)
+            except PatchFailed:
+                raise refusals.impossible_patch() from None
             except ParseError as error:
                 if format == "json":
-                    raise refusals.impossible_patch() from None
+                    raise refusals.bad_request(f"error decoding patch: {error}") from None
                 raise refusals.invalid_patch(_text(patch), str(error)) from None
             if not isinstance(result, dict) or not isinstance(result.get("metadata"), dict):
                 raise refusals.invalid_patch(_text(result), "the outcome is no object")
@@ -134,6 +136,8 @@ def _read(call: Call, shape: type) -> Any:
         patch = jsontext.read(call.body)
     except jsontext.NotJSON as error:
         raise refusals.bad_request(f"error decoding patch: {error}") from None
+    if isinstance(patch, list) and len(patch) > jsonpatch.OPERATION_LIMIT:
+        raise refusals.too_many_operations(len(patch), jsonpatch.OPERATION_LIMIT)
     if not isinstance(patch, shape):
         wanted = "[]jsonpatch.Operation" if shape is list else "map[string]interface {}"
         have = "array" if isinstance(patch, list) else "object"

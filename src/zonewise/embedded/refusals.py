@@ -194,6 +194,12 @@ def too_large(limit: int) -> TooLarge:
     )
 
 
+def too_many_operations(count: int, limit: int) -> TooLarge:
+    """A JSON patch of too many operations."""
+    text = f"The allowed maximum operations in a JSON patch is {limit}, got {count}"
+    return TooLarge(_status(413, "RequestEntityTooLarge", text))
+
+
 def unsupported_media_type(accepted: Sequence[str], hint: str = "") -> UnsupportedMediaType:
     """The body is in a format this server does not read."""
     text = (

@@ -91,7 +91,7 @@ class ApiServer:
         self._settings = settings
         self._clock = clock
         self._rng = rng
-        self._host = host
+        self.host = host
         self.state = State.open(folder, clock=clock, inline=inline)
         self.identity = Identity(folder, host=host, now=self._moment())
         self._catalog = Catalog(allocation=Allocation(settings.service_networks, rng))
@@ -207,8 +207,8 @@ class ApiServer:
             clock=self._clock,
         ).start()
         self._tasks.append(asyncio.create_task(customs.run(), name="definitions"))
-        bound = await self._http.start(self._host, port)
-        host = f"[{self._host}]" if ":" in self._host else self._host
+        bound = await self._http.start(self.host, port)
+        host = f"[{self.host}]" if ":" in self.host else self.host
         address = f"https://{host}:{bound}"
         self.identity.write_kubeconfig(address)
         return address
