@@ -239,6 +239,15 @@ def test_names_that_are_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[
     refused(apart(tmp_path, *ask(path, "--context", "prod")), 'there is no context "prod"')
 
 
+def test_strange_names_do_not_reach_the_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A name with control characters is shown without them, on one line."""
+    path = write_kubeconfig(tmp_path / "config")
+    result = here(capsys, *ask(path, "--context", "a\x1b[31m\nb"))
+    refused(result, 'there is no context "a�[31m b"')
+
+
 # Servers
 
 

@@ -1,14 +1,16 @@
 """Credentials that this machine holds, and how they stay fresh."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
-from zonewise.api.errors import ConfigError
+from zonewise.api.errors import ConfigError, ConnectionFailed, ZonewiseError
 from zonewise.runtime.credentials import (
     Certificate,
     CombinedCredentials,
     Credential,
+    FetchedCredentials,
     FileContent,
     LocalCredentials,
     basic,
@@ -139,6 +141,57 @@ async def test_nothing_is_anonymous() -> None:
     source = LocalCredentials()
     assert await source.current() == Credential()
     assert await source.renew(Credential()) is None
+
+
+class Fetching(FetchedCredentials):
+    """Fetches when it is let, and may fail."""
+
+    def __init__(self, error: ZonewiseError | None = None) -> None:
+        super().__init__(margin=0, clock=lambda: 0.0)
+        self.error = error
+        self.count = 0
+        self.go = asyncio.Event()
+
+    async def fetch(self) -> tuple[Credential, float]:
+        await self.go.wait()
+        self.count += 1
+        if self.error is not None:
+            raise self.error
+        return Credential(f"Bearer {self.count}"), float("inf")
+
+
+async def test_one_fetch_serves_all_who_wait() -> None:
+    """However many requests wait, the source is asked once."""
+    source = Fetching()
+    waiting = [asyncio.create_task(source.current()) for _ in range(5)]
+    await asyncio.sleep(0)
+    source.go.set()
+    assert set(await asyncio.gather(*waiting)) == {Credential("Bearer 1")}
+
+
+async def test_one_failure_serves_all_who_wait() -> None:
+    """Who waited for a fetch that failed fails with it; who comes later tries anew."""
+    source = Fetching(ConnectionFailed("no"))
+    waiting = [asyncio.create_task(source.current()) for _ in range(5)]
+    await asyncio.sleep(0)
+    source.go.set()
+    results = await asyncio.gather(*waiting, return_exceptions=True)
+    assert [str(result) for result in results] == ["no"] * 5
+    assert {type(result) for result in results} == {ConnectionFailed}
+    assert source.count == 1
+    source.error = None
+    assert await source.current() == Credential("Bearer 2")
+
+
+async def test_a_cancelled_fetch_is_taken_over() -> None:
+    """If the request that fetches is cancelled, the next one fetches."""
+    source = Fetching()
+    first, second = (asyncio.create_task(source.current()) for _ in range(2))
+    await asyncio.sleep(0)
+    first.cancel()
+    source.go.set()
+    assert await second == Credential("Bearer 1")
+    assert first.cancelled()
 
 
 async def test_combined_sources_fill_gaps() -> None:

@@ -101,7 +101,9 @@ async def test_the_cluster_is_told_only_if_wanted(script: Script, tmp_path: Path
 async def test_a_credential_is_kept_until_it_expires(script: Script, tmp_path: Path) -> None:
     """The plugin runs once for many requests, and again when its token has ended."""
     now = 1_700_000_000.0
-    text = "echo x >> runs;" + printed(token="t", expirationTimestamp="2023-11-14T22:14:20Z")
+    text = "echo x >> runs;" + printed(
+        token="t", expirationTimestamp="2023-11-14T22:14:20.000000001Z"
+    )
     plugin = source(script(text), clock=lambda: now)
     await asyncio.gather(*(plugin.current() for _ in range(5)))
     assert runs(tmp_path) == 1
@@ -148,6 +150,7 @@ async def test_the_same_credential_again_is_no_offer(script: Script) -> None:
         (printed(clientCertificateData="C"), "printed a client certificate or its key, not both"),
         (printed(token="t", clientKeyData="K"), "printed a client certificate or its key"),
         (printed(token="t", expirationTimestamp="soon"), "printed something that is no Exec"),
+        (printed(token="t", expirationTimestamp="2030-01-01T00:00:00"), "is no ExecCredential"),
     ],
 )
 async def test_plugins_that_fail(script: Script, text: str, says: str) -> None:

@@ -99,6 +99,19 @@ def test_scalars_are_the_text_that_was_written(tmp_path: Path) -> None:
     assert kubeconfig.user("2020-01-01").token == "0123"
 
 
+def test_space_is_kept_where_it_matters(tmp_path: Path) -> None:
+    """A password or an environment variable may end in a space; a token's line break is dropped."""
+    user = user_of(tmp_path, {"username": " u", "password": "p "})
+    assert (user.username, user.password) == (" u", "p ")
+    assert user_of(tmp_path, {"token": "t\n"}).token == "t"
+    fields = {
+        "apiVersion": "client.authentication.k8s.io/v1beta1",
+        "command": "x",
+        "env": [{"name": "A", "value": " v "}],
+    }
+    assert user_of(tmp_path, {"exec": fields}).plugin.environment == {"A": " v "}
+
+
 def test_data_wins_over_a_path(tmp_path: Path) -> None:
     """Inline certificates are used even if a file is named as well."""
     data = base64.b64encode(b"inline").decode()

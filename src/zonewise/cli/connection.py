@@ -14,7 +14,7 @@ from zonewise.cli.options import Options
 from zonewise.runtime.client import Client
 from zonewise.runtime.cluster import ClusterConfig, Impersonation, load_config
 from zonewise.runtime.logs import configure
-from zonewise.runtime.transport import REQUEST_TIMEOUT, HttpsTransport
+from zonewise.runtime.transport import HttpsTransport
 
 
 @asynccontextmanager
@@ -24,9 +24,10 @@ async def connected(options: Options) -> AsyncIterator[Client]:
         configure(verbosity=options.verbose, format=options.log_format)
     config = cluster_config(options)
     timeout = options.request_timeout
-    transport = HttpsTransport(
-        config, request_timeout=REQUEST_TIMEOUT if timeout is None else timeout
-    )
+    if timeout is None:
+        transport = HttpsTransport(config)
+    else:
+        transport = HttpsTransport(config, request_timeout=timeout, connect_timeout=timeout)
     try:
         yield Client(transport)
     except Unauthorized as error:
@@ -55,7 +56,7 @@ def cluster_config(options: Options) -> ClusterConfig:
     elif options.act_as_groups or options.act_as_uid:
         raise ConfigError("--as-group and --as-uid need --as; say whom to act as")
     return load_config(
-        options.kubeconfig,
+        options.kubeconfig or None,
         context=options.context,
         cluster=options.cluster,
         user=options.user,

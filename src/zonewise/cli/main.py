@@ -152,7 +152,7 @@ def _usage(error: click.ClickException) -> str:
 
 
 def _say(sentence: str, *, code: int = 2) -> int:
-    line = " ".join(sentence.split())
+    line = "".join(c if c.isprintable() else "�" for c in " ".join(sentence.split()))
     with contextlib.suppress(OSError):
         click.echo(f"error: {line}", err=True)
     return code

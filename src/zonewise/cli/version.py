@@ -34,8 +34,10 @@ def command(options: Options, client_only: bool, output: str | None) -> None:
     try:
         if not client_only:
             versions["serverVersion"] = asyncio.run(_server(options))
-    finally:
+    except Exception:
         click.echo(_rendered(versions, output))
+        raise
+    click.echo(_rendered(versions, output))
 
 
 async def _server(options: Options) -> dict[str, Any]:

@@ -4,6 +4,9 @@ Every source answers two questions. ``current()`` is asked before each request a
 when nothing changed. ``renew(rejected)`` is asked after a 401, once per request, with the very
 credential the server rejected; None means that there is nothing better to offer and the 401 stands.
 
+What has to be fetched (from a plugin, from an issuer) is fetched once for all requests that wait
+for it, success and failure alike: fifty watches do not run a hanging plugin fifty times in a row.
+
 Files are read again when they change, because service account tokens, cert-manager and kubelet
 certificates rotate under a running process. A file is looked at no more than once per ``REREAD``
 seconds, or at once after a 401; a file that vanishes in the middle of a rotation leaves the last
@@ -14,14 +17,16 @@ Nothing here has a ``repr`` or a message that shows a secret.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from zonewise.api.errors import ConfigError
+from zonewise.api.errors import ConfigError, ZonewiseError
 
 REREAD = 10.0
 FILE_LIMIT = 1 << 20
@@ -144,6 +149,63 @@ class LocalCredentials:
         if self._chain is not None and self._key is not None:
             certificate = Certificate(_content(self._chain, now), _content(self._key, now))
         return Credential(authorization, certificate)
+
+
+class FetchedCredentials(ABC):
+    """Credentials that cost something to get, and are kept until they end or are rejected.
+
+    ``margin`` seconds before its end a credential is not used any more: it would end on the way.
+    """
+
+    def __init__(
+        self,
+        *,
+        margin: float,
+        clock: Clock,
+        initial: Credential | None = None,
+        expires: float = float("inf"),
+    ) -> None:
+        self._margin = margin
+        self._clock = clock
+        self._credential = initial
+        self._expires = expires
+        self._lock = asyncio.Lock()
+        self._fetches = 0
+        self._failure: ZonewiseError | None = None
+
+    @abstractmethod
+    async def fetch(self) -> tuple[Credential, float]:
+        """A new credential and when it ends, by the clock that was given."""
+
+    async def current(self) -> Credential:
+        """The last credential, or a new one if it has ended."""
+        before = self._fetches
+        async with self._lock:
+            if self._credential is None or self._clock() >= self._expires - self._margin:
+                return await self._refetch(before)
+            return self._credential
+
+    async def renew(self, rejected: Credential) -> Credential | None:
+        """A new credential, unless another request has fetched one since."""
+        before = self._fetches
+        async with self._lock:
+            fresh = self._credential
+            if fresh is None or fresh == rejected:
+                fresh = await self._refetch(before)
+            return None if fresh == rejected else fresh
+
+    async def _refetch(self, before: int) -> Credential:
+        if self._failure is not None and self._fetches != before:
+            raise type(self._failure)(str(self._failure)) from self._failure
+        self._failure = None
+        try:
+            self._credential, self._expires = await self.fetch()
+        except ZonewiseError as error:
+            self._failure = error
+            raise
+        finally:
+            self._fetches += 1
+        return self._credential
 
 
 class CombinedCredentials:

@@ -1,8 +1,8 @@
 """Credentials from a program: ``client.authentication.k8s.io`` v1 and v1beta1.
 
 The program runs when there is no credential yet, when the last one has expired, and once after a
-401. One run serves every request that waits for it. It is bounded in time: what hangs is killed,
-with the processes it started. Bounded too: what it may print.
+401. It is bounded in time: what hangs is killed, with the processes it started. Bounded too: what
+it may print.
 
 A program that may talk to a person inherits the terminal, stays in its session and gets more time
 unless a limit was set by hand. All others get no input, and the last line of what they complain
@@ -24,18 +24,25 @@ import sys
 import time
 from collections.abc import Mapping
 from datetime import datetime
+from typing import Annotated
 
 import msgspec
 
 from zonewise.api.errors import ConfigError, ConnectionFailed
-from zonewise.runtime.credentials import Certificate, Clock, Credential, bearer, reason
+from zonewise.runtime.credentials import (
+    Certificate,
+    Clock,
+    Credential,
+    FetchedCredentials,
+    bearer,
+    reason,
+)
 from zonewise.runtime.kubeconfig import ExecPlugin
 
 TIMEOUT = 30.0
 INTERACTIVE_TIMEOUT = 300.0
 OUTPUT_LIMIT = 1 << 20
 COMPLAINT_LIMIT = 300
-# A token this close to its end would expire on the way.
 MARGIN = 5.0
 
 
@@ -43,7 +50,7 @@ class _Status(msgspec.Struct, rename="camel"):
     token: str | None = None
     client_certificate_data: str | None = None
     client_key_data: str | None = None
-    expiration_timestamp: datetime | None = None
+    expiration_timestamp: Annotated[datetime, msgspec.Meta(tz=True)] | None = None
 
 
 class _ExecCredential(msgspec.Struct, rename="camel"):
@@ -52,7 +59,7 @@ class _ExecCredential(msgspec.Struct, rename="camel"):
     status: _Status | None = None
 
 
-class ExecCredentials:
+class ExecCredentials(FetchedCredentials):
     """What a plugin printed last, for as long as it is good.
 
     ``cluster`` is what the plugin is told about the cluster if it wants to know. ``interactive``
@@ -70,32 +77,16 @@ class ExecCredentials:
         environ: Mapping[str, str] = os.environ,
         clock: Clock = time.time,
     ) -> None:
+        super().__init__(margin=MARGIN, clock=clock)
         self._plugin = plugin
         self._user = user
         self._cluster = cluster
         self._timeout = timeout
         self._interactive = interactive
         self._environ = environ
-        self._clock = clock
-        self._lock = asyncio.Lock()
-        self._credential: Credential | None = None
-        self._expires = float("inf")
 
-    async def current(self) -> Credential:
-        """The last credential, or a new one if it has expired."""
-        async with self._lock:
-            if self._credential is None or self._clock() >= self._expires - MARGIN:
-                self._credential, self._expires = await self._run()
-            return self._credential
-
-    async def renew(self, rejected: Credential) -> Credential | None:
-        """A new credential, unless another request has fetched one since."""
-        async with self._lock:
-            if self._credential == rejected or self._credential is None:
-                self._credential, self._expires = await self._run()
-            return None if self._credential == rejected else self._credential
-
-    async def _run(self) -> tuple[Credential, float]:
+    async def fetch(self) -> tuple[Credential, float]:
+        """Run the program."""
         plugin = self._plugin
         interactive = self._may_ask()
         found = shutil.which(plugin.command, path=self._environ.get("PATH", os.defpath))

@@ -38,7 +38,7 @@ def explain(
             )
         case aiohttp.ClientConnectorCertificateError():
             return ConnectionFailed(_certificate(error.certificate_error, server, config))
-        case aiohttp.ClientConnectorDNSError():
+        case aiohttp.ClientConnectorDNSError() | UnicodeError():
             host = urlsplit(config.server).hostname
             return ConnectionFailed(
                 f"cannot find the host {host} of {server}; check the server address and the DNS"

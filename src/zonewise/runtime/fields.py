@@ -53,31 +53,35 @@ class Fields:
         return ConfigError(f"{self.file}: {title}{key} {fault}")
 
     def text(self, key: str) -> str:
-        """Text, without the space around it."""
+        """Text, exactly as it is."""
         value = self._values.get(key)
         if value is None:
             return ""
         if not isinstance(value, str):
             raise self.wrong(key, f"must be text, not {_kind(value)}; correct it")
-        return value.strip()
+        return value
+
+    def word(self, key: str) -> str:
+        """Text without the space around it, which a stray line break of an editor may be."""
+        return self.text(key).strip()
 
     def flag(self, key: str) -> bool:
         """True or false; false if missing."""
-        value = self.text(key).lower()
+        value = self.word(key).lower()
         if value not in ("", "true", "false"):
             raise self.wrong(key, f'must be true or false, not "{value[:40]}"; correct it')
         return value == "true"
 
     def path(self, key: str) -> Path | None:
         """A path, relative to the file it stands in."""
-        value = self.text(key)
+        value = self.word(key)
         if "\0" in value:
             raise self.wrong(key, "is not a path; correct it")
-        return self.file.parent / value if value else None
+        return (self.file.parent / value).absolute() if value else None
 
     def data(self, key: str) -> bytes | None:
         """Bytes that are written in base64."""
-        value = self.text(key)
+        value = self.word(key)
         if not value:
             return None
         try:

@@ -116,16 +116,16 @@ class Kubeconfig:
                 "insecure-skip-tls-verify",
                 "cannot be combined with a certificate authority; remove one of the two",
             )
-        server = fields.text("server")
+        server = fields.word("server")
         if not server:
             raise fields.wrong("server", "is missing; write it like https://host:6443")
         return Cluster(
             name=name,
             server=server,
             authority=authority,
-            server_name=fields.text("tls-server-name"),
+            server_name=fields.word("tls-server-name"),
             verify=verify,
-            proxy=fields.text("proxy-url"),
+            proxy=fields.word("proxy-url"),
             compression=not fields.flag("disable-compression"),
             extension=_exec_extension(fields, name),
         )
@@ -138,7 +138,7 @@ class Kubeconfig:
         if (chain is None) != (key is None):
             missing = "client-certificate" if chain is None else "client-key"
             raise fields.wrong(missing, "is missing; a client certificate needs its key")
-        token, username = fields.text("token"), fields.text("username")
+        token, username = fields.word("token"), fields.text("username")
         password = fields.text("password")
         if token and (username or password):
             raise fields.wrong("token", "and username are both there; keep one way to log in")
@@ -214,18 +214,18 @@ def _exec_plugin(user: Fields) -> ExecPlugin | None:
     fields = user.mapping("exec")
     if not fields:
         return None
-    version = fields.text("apiVersion")
+    version = fields.word("apiVersion")
     if version not in EXEC_VERSIONS:
         found = f'not "{version[:80]}"' if version else "and is missing"
         raise fields.wrong(
             "apiVersion", f"must be {' or '.join(EXEC_VERSIONS)}, {found}; update the plugin"
         )
-    command = fields.text("command")
+    command = fields.word("command")
     if not command:
         raise fields.wrong("command", "is missing; name the program that prints credentials")
     if os.sep in command:
-        command = str(user.file.parent / command)
-    mode = fields.text("interactiveMode")
+        command = str((user.file.parent / command).absolute())
+    mode = fields.word("interactiveMode")
     if not mode and version == EXEC_VERSIONS[0]:
         raise fields.wrong("interactiveMode", "is missing; write IfAvailable, Never or Always")
     if mode not in ("", "IfAvailable", "Never", "Always"):
@@ -255,7 +255,7 @@ def _oidc(user: Fields) -> Mapping[str, str] | None:
             "use its exec plugin instead",
         )
     config = fields.mapping("config")
-    values = {key: config.text(key) for key in config}
+    values = {key: config.word(key) for key in config}
     authority = config.path("idp-certificate-authority")
     if authority is not None:
         values["idp-certificate-authority"] = str(authority)

@@ -1,10 +1,10 @@
 """Credentials from an OpenID Connect issuer: an ID token, and a refresh token to get the next.
 
 The ID token is used until shortly before the end it states itself; then the issuer's token
-endpoint, found by discovery over HTTPS, gives the next one. One refresh serves every request that
-waits for it. New tokens stay in this process: the kubeconfig belongs to the user and is never
-written. With an issuer that gives out a new refresh token each time and forgets the old one, the
-file's token is used up by that; the error then says to log in again.
+endpoint, found by discovery over HTTPS, gives the next one. New tokens stay in this process: the
+kubeconfig belongs to the user and is never written. With an issuer that gives out a new refresh
+token each time and forgets the old one, the file's token is used up by that; the error then says
+to log in again.
 
 The issuer's answers are bounded, redirects are not followed, and no token appears in any message.
 """
@@ -25,13 +25,12 @@ import aiohttp
 import msgspec
 
 from zonewise.api.errors import ConfigError, ConnectionFailed
-from zonewise.runtime.credentials import Clock, Credential, FileContent, bearer
+from zonewise.runtime.credentials import Clock, Credential, FetchedCredentials, FileContent, bearer
 from zonewise.runtime.egress import proxy_for
 from zonewise.runtime.tls import make_context
 
 TIMEOUT = 30.0
 ANSWER_LIMIT = 1 << 20
-# A token this close to its end would expire on the way.
 MARGIN = 10.0
 
 
@@ -53,7 +52,7 @@ class _Tokens(msgspec.Struct):
     error: str = ""
 
 
-class OidcCredentials:
+class OidcCredentials(FetchedCredentials):
     """The ID token of a kubeconfig's ``auth-provider``, refreshed as it expires."""
 
     def __init__(
@@ -65,36 +64,28 @@ class OidcCredentials:
         environ: Mapping[str, str] = os.environ,
         clock: Clock = time.time,
     ) -> None:
+        token = config.get("id-token", "")
+        super().__init__(
+            margin=MARGIN,
+            clock=clock,
+            initial=Credential(bearer(token)) if token else None,
+            expires=_expiry(token),
+        )
         self._issuer = config["idp-issuer-url"].rstrip("/")
         self._client = config["client-id"]
         self._secret = config.get("client-secret", "")
-        self._id_token = config.get("id-token", "")
         self._refresh_token = config.get("refresh-token", "")
         self._authority = _authority(config, user)
         self._user = user
         self._timeout = TIMEOUT if timeout is None else timeout
         self._environ = environ
-        self._clock = clock
-        self._lock = asyncio.Lock()
-
-    async def current(self) -> Credential:
-        """The ID token, or the next one if this one is about to end."""
-        async with self._lock:
-            if self._clock() >= _expiry(self._id_token) - MARGIN:
-                await self._refresh()
-            return Credential(bearer(self._id_token))
 
     async def renew(self, rejected: Credential) -> Credential | None:
-        """The next ID token, unless another request has fetched it since."""
-        async with self._lock:
-            if Credential(bearer(self._id_token)) == rejected:
-                if not self._refresh_token:
-                    return None
-                await self._refresh()
-            fresh = Credential(bearer(self._id_token))
-            return None if fresh == rejected else fresh
+        """The next ID token, if there is a way to get one."""
+        return await super().renew(rejected) if self._refresh_token else None
 
-    async def _refresh(self) -> None:
+    async def fetch(self) -> tuple[Credential, float]:
+        """Exchange the refresh token for the next ID token."""
         if not self._refresh_token:
             raise self._fault("has expired and there is no refresh token", "log in again")
         try:
@@ -112,8 +103,8 @@ class OidcCredentials:
             ) from error
         if not tokens.id_token:
             raise self._fault("could not be refreshed: the issuer sent none", "log in again")
-        self._id_token = tokens.id_token
         self._refresh_token = tokens.refresh_token or self._refresh_token
+        return Credential(bearer(tokens.id_token)), _expiry(tokens.id_token)
 
     async def _exchange(self) -> _Tokens:
         context = make_context(authority=self._authority, origin=f'user "{self._user}"')

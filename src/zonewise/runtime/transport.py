@@ -43,6 +43,7 @@ REQUEST_TIMEOUT = 30.0
 CONNECT_TIMEOUT = 10.0
 BODY_LIMIT = 1 << 30
 READ_BUFFER = 1 << 20
+HEADER_LIMIT = 1 << 16
 REDIRECTS = 3
 
 
@@ -127,12 +128,16 @@ class HttpsTransport:
         credentials = self._config.credentials
         credential = await credentials.current()
         response = await self._follow(request, credential)
-        if response.status == 401:
-            renewed = await credentials.renew(credential)
+        try:
+            renewed = await credentials.renew(credential) if response.status == 401 else None
             if renewed is not None:
                 await response.close()
                 response = await self._follow(request, renewed)
-        return _judged(response, self._base)
+            _judge(response, self._base)
+        except BaseException:
+            await response.close()
+            raise
+        return response
 
     async def close(self) -> None:
         """End every connection."""
@@ -196,8 +201,10 @@ class HttpsTransport:
                     server_hostname=self._config.trust.server_name,
                     proxy=self._config.proxy,
                 )
-        except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise explain(error, self._config, seconds=seconds) from error
+        except (aiohttp.ClientError, OSError, UnicodeError) as error:
+            slow = isinstance(error, aiohttp.ServerTimeoutError)
+            limit = self._connect_timeout if slow else seconds
+            raise explain(error, self._config, seconds=limit) from error
         return HttpsResponse(
             raw,
             config=self._config,
@@ -213,6 +220,7 @@ class HttpsTransport:
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._connect_timeout),
             headers={"User-Agent": _user_agent()},
             read_bufsize=READ_BUFFER,
+            max_field_size=HEADER_LIMIT,
         )
 
 
@@ -283,32 +291,27 @@ class _Chunks:
         return block
 
 
-def _judged(response: HttpsResponse, server: str) -> HttpsResponse:
-    """The response, unless no API server can have sent it."""
+def _judge(response: Response, server: str) -> None:
+    """Refuse what no API server can have sent."""
     status = response.status
     kind = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
-    fault: ConnectionFailed | ProtocolError | None = None
     if 300 <= status < 400 and status != 304:
         target = urlsplit(response.headers.get("Location", ""))
         place = f"{target.scheme}://{target.hostname}" if target.hostname else "another page"
-        fault = ProtocolError(
+        raise ProtocolError(
             f"{server} is not a Kubernetes API server: it redirects to {place}; "
             "check the server address in the kubeconfig"
         )
-    elif kind == "text/html" and status in (502, 503, 504):
-        fault = ConnectionFailed(
+    if kind == "text/html" and status in (502, 503, 504):
+        raise ConnectionFailed(
             f"a gateway in front of {server} answered {status} with a web page; "
             "the API server behind it may be down, try again later"
         )
-    elif kind == "text/html" and status != 413:
-        fault = ProtocolError(
+    if kind == "text/html" and status != 413:
+        raise ProtocolError(
             f"{server} is not a Kubernetes API server: it answered {status} with a web page; "
             "check the server address in the kubeconfig"
         )
-    if fault is not None:
-        response._raw.close()
-        raise fault
-    return response
 
 
 def _same_server(url: str, base: str) -> bool:
