@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from tools.tables.server import Server
@@ -253,10 +253,11 @@ def refusals(server: Server) -> list[dict[str, Any]]:
     """Every body with what the server says: status, message, and warnings without strictness."""
     server.send("POST", DEFINITIONS, DEFINITION)
     try:
-        _wait_for(server, CUSTOM)
+        _wait(lambda: server.exchange("GET", CUSTOM).status == 200)
         return [_refusal(server, *body) for body in bodies()]
     finally:
         server.send("DELETE", f"{DEFINITIONS}/samples.example.com")
+        _wait(lambda: "example.com" not in json.dumps(server.get("/apis")))
 
 
 def _refusal(server: Server, path: str, media: str, body: bytes) -> dict[str, Any]:
@@ -272,9 +273,9 @@ def _refusal(server: Server, path: str, media: str, body: bytes) -> dict[str, An
     }
 
 
-def _wait_for(server: Server, path: str) -> None:
+def _wait(done: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 30
-    while server.exchange("GET", path).status != 200:
+    while not done():
         if time.monotonic() > deadline:
-            raise ValueError(f"{path} is not served")
+            raise ValueError("the API server did not follow its custom resource definitions")
         time.sleep(0.1)

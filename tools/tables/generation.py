@@ -32,10 +32,10 @@ GENERATED = "by python -m tools.tables from a running kube-apiserver; do not edi
 _encode = msgspec.json.Encoder(order="sorted").encode
 
 
-def start() -> realkube.ControlPlane:
+def start(binaries: realkube.Binaries | None = None) -> realkube.ControlPlane:
     """An API server that nobody has used."""
     settings = realkube.Settings(controllers=(), scheduler=False, fsync=False, tokens=(TOKEN,))
-    return realkube.start(settings)
+    return realkube.start(settings, binaries=binaries)
 
 
 def connect(cluster: realkube.ControlPlane) -> Server:

@@ -180,7 +180,8 @@ def _field(kind: Type) -> Obj:
     strategies = [name for name, on in flags.items() if on]
     if strategies:
         schema["x-kubernetes-patch-strategy"] = ",".join(strategies)
-    if kind.shape in ("object", "map") and kind.atomic != kind.definition.atomic:
+    usual = kind.origin.atomic if kind.origin is not None else False
+    if kind.shape in ("object", "map") and kind.atomic != usual:
         schema["x-kubernetes-map-type"] = "atomic" if kind.atomic else "granular"
     return schema
 
