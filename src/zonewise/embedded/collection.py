@@ -40,11 +40,13 @@ class Page(NamedTuple):
 class Collection:
     """What is stored of one kind."""
 
-    __slots__ = ("_keys", "_pending", "entries", "kind", "trail")
+    __slots__ = ("_keys", "_pending", "bytes", "entries", "kind", "trail")
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self.entries: dict[str, Entry] = {}
+        self.bytes = 0
+        """The length of all committed objects together."""
         self.trail = Trail(kind)
         self._keys: list[str] = []
         self._pending: dict[str, tuple[Entry, bool]] = {}
@@ -52,6 +54,7 @@ class Collection:
     def load(self, entries: Iterable[Entry]) -> None:
         """Take many entries at once; only for an empty collection."""
         self.entries = {entry.key: entry for entry in entries}
+        self.bytes = sum(len(entry.raw) for entry in self.entries.values())
         self._keys = sorted(self.entries)
 
     def latest(self, key: str) -> Entry | None:
@@ -69,13 +72,17 @@ class Collection:
     def settle(self, entry: Entry, *, deleted: bool) -> None:
         """Make a version the committed one; later versions of the same object may still wait."""
         key = entry.key
+        known = self.entries.get(key)
+        if known is not None:
+            self.bytes -= len(known.raw)
         if deleted:
             del self.entries[key]
             del self._keys[bisect_left(self._keys, key)]
         else:
-            if key not in self.entries:
+            if known is None:
                 insort(self._keys, key)
             self.entries[key] = entry
+            self.bytes += len(entry.raw)
         waiting = self._pending.get(key)
         if waiting is not None and waiting[0] is entry:
             del self._pending[key]

@@ -14,7 +14,8 @@ When the disk refuses, every write that waits fails with the same sentence and i
 disk is tried again after ``retry_seconds``. Anything else needs a restart, because what the file
 holds is not known any more. What was published already (not durable) is kept for the next try.
 
-Compaction runs between commits: when much is due, or when little is due and nobody waits.
+Compaction runs between commits, one bounded step at a time, while the log holds more than twice
+what it would need to.
 
 Without a log, or ``inline``, there is no thread: a write is published before ``submit`` returns.
 """
@@ -29,14 +30,13 @@ from typing import NamedTuple
 
 from zonewise.api.errors import ZonewiseError
 from zonewise.embedded.collection import Collection
+from zonewise.embedded.compaction import Record
 from zonewise.embedded.entry import Entry, EventType
-from zonewise.embedded.history import Event
 from zonewise.embedded.limits import Limits
-from zonewise.embedded.log import Log, Move, Record, WriteFailed
+from zonewise.embedded.log import Log, WriteFailed
 from zonewise.embedded.worker import Worker
 
 Clock = Callable[[], float]
-Due = tuple[str, Event]
 
 
 class Overloaded(ZonewiseError):
@@ -60,15 +60,19 @@ class Change(NamedTuple):
         return Record(entry.rv, self.collection.kind, entry.key, _CODES[self.type], entry.raw)
 
 
-Publish = Callable[[Sequence[Change]], Sequence[Due]]
+class Need(NamedTuple):
+    """What the log is for: objects and history, by weight, and what the history has forgotten."""
+
+    weight: int
+    forgotten: int
+
+
+Publish = Callable[[Sequence[Change]], None]
 Undo = Callable[[Sequence[Change]], None]
 
 
 class Committer:
-    """Takes writes in order; publishes them when they are stored, or undoes them.
-
-    ``publish`` makes a batch visible and returns what the history forgot for it.
-    """
+    """Takes writes in order; publishes them when they are stored, or undoes them."""
 
     def __init__(
         self,
@@ -76,6 +80,7 @@ class Committer:
         *,
         publish: Publish,
         undo: Undo,
+        need: Callable[[], Need],
         clock: Clock,
         limits: Limits,
         inline: bool,
@@ -84,6 +89,7 @@ class Committer:
         self._log = log
         self._publish = publish
         self._undo = undo
+        self._need = need
         self._clock = clock
         self._limits = limits
         self._inline = inline
@@ -91,9 +97,8 @@ class Committer:
         self._pending: deque[Change] = deque()
         self._pending_bytes = 0
         self._unsynced: list[Record] = []
-        self._due: deque[Due] = deque()
-        self._due_bytes = 0
         self._compacted_last = False
+        self._in_vain = 0  # nothing could be removed when only this much was forgotten
         self._busy = False
         self._kicked = False
         self._stopped = False
@@ -124,12 +129,6 @@ class Committer:
         elif not self._busy and not self._kicked:
             self._kicked = True
             asyncio.get_running_loop().call_soon(self._kick)
-
-    def forget(self, due: Sequence[Due]) -> None:
-        """Have the log compacted over these events."""
-        if self._log is not None:
-            self._due.extend(due)
-            self._due_bytes += sum(event.cost for _, event in due)
 
     async def close(self, rv: Callable[[], int]) -> None:
         """Store what waits, then close the log so that it goes on from version ``rv()``."""
@@ -217,7 +216,7 @@ class Committer:
     def _show(self, batch: list[Change]) -> None:
         if not batch:
             return
-        self.forget(self._publish(batch))
+        self._publish(batch)
         for change in batch:
             if not change.written.done():
                 change.written.set_result(change.entry)
@@ -240,48 +239,34 @@ class Committer:
         self._advance(flush=True)
 
     def _compaction_due(self) -> bool:
-        """Little must be due when nobody waits, much otherwise, and then commits take turns."""
-        if self._pending and self._compacted_last:
+        log = self._log
+        if (
+            log is None
+            or self._stopped
+            or self.failure is not None
+            or (self._pending and self._compacted_last)  # commits and compaction take turns
+        ):
             return False
-        share = 1 if self._pending else 4
-        limits = self._limits
-        return (
-            self._log is not None
-            and not self._stopped
-            and self.failure is None
-            and (
-                len(self._due) * share >= limits.compact_events
-                or self._due_bytes * share >= limits.compact_bytes
-            )
-            and self._due[0][1].entry.rv <= self._log.last
-        )
+        waste = self._limits.waste_bytes
+        if log.weight <= waste:
+            return False
+        weight, forgotten = self._need()
+        return log.weight > 2 * weight + waste and forgotten > self._in_vain
 
     def _compact(self) -> None:
         log = self._log
         assert log is not None, "only a log is compacted"
-        limits = self._limits
-        some: list[Due] = []
-        size = 0
-        while (
-            self._due
-            and len(some) < limits.compact_events
-            and size < limits.compact_bytes
-            and self._due[0][1].entry.rv <= log.last
-        ):
-            due = self._due.popleft()
-            some.append(due)
-            size += due[1].cost
-        self._due_bytes -= size
         self._compacted_last = True
-        self._run(
-            partial(log.compact, some[-1][1].entry.rv, _moves(some)),
-            partial(self._compacted, some, size),
-        )
+        _, forgotten = self._need()
 
-    def _compacted(self, some: list[Due], size: int, failure: Exception | None) -> None:
+        def step() -> None:
+            if not log.compact(min(forgotten, log.last), self._limits.compact_bytes):
+                self._in_vain = forgotten
+
+        self._run(step, self._compacted)
+
+    def _compacted(self, failure: Exception | None) -> None:
         if failure is not None:
-            self._due.extendleft(reversed(some))
-            self._due_bytes += size
             self._fail([], failure)
 
     def _run(self, job: Callable[[], None], done: Callable[[Exception | None], None]) -> None:
@@ -305,28 +290,6 @@ class Committer:
         self._busy = False
         done(failure)
         self._advance()
-
-
-def _moves(some: Sequence[Due]) -> list[Move]:
-    """From many events what they come to, per object."""
-    first: dict[tuple[str, str], Entry | None] = {}
-    last: dict[tuple[str, str], Event] = {}
-    for kind, event in some:
-        place = (kind, event.entry.key)
-        first.setdefault(place, event.previous)
-        last[place] = event
-    moves = []
-    for place, before in first.items():
-        event = last[place]
-        after = None if event.type == "DELETED" else event.entry
-        moves.append(
-            Move(
-                *place,
-                (before.rv, before.raw) if before is not None else None,
-                (after.rv, after.raw) if after is not None else None,
-            )
-        )
-    return moves
 
 
 _CODES: dict[EventType, int] = {"ADDED": 0, "MODIFIED": 1, "DELETED": 2}

@@ -24,9 +24,10 @@ from zonewise.embedded import bodies
 from zonewise.embedded.call import Call, User
 from zonewise.embedded.deleting import Deleter, Options
 from zonewise.embedded.history import Event
+from zonewise.embedded.metadata import CLEANUP
 from zonewise.embedded.paths import Target
 from zonewise.embedded.registry import Conversion, Registry, Served
-from zonewise.embedded.rules.customs import CLEANUP, CustomRules
+from zonewise.embedded.rules.customs import CustomRules
 from zonewise.embedded.state import State
 from zonewise.embedded.writing import Writer
 
@@ -116,8 +117,6 @@ class Customs:
         conflict = self._conflict(definition)
         now = self._writer.scene(self._call("PUT")).now
         await self._change(name, lambda obj: _accepted(obj, conflict, now), "status")
-        if CLEANUP not in (definition["metadata"].get("finalizers") or ()):
-            await self._change(name, _with_cleanup)
 
     async def _finish(self, name: str, definition: Obj) -> None:
         if CLEANUP not in (definition["metadata"].get("finalizers") or ()):
@@ -318,11 +317,6 @@ def _condition(kind: str, status: str, reason: str, message: str, now: str) -> O
 
 def _same(_: Obj) -> None:
     """Versions differ in nothing but their name, which whoever reads sets."""
-
-
-def _with_cleanup(obj: Obj) -> Obj:
-    obj["metadata"].setdefault("finalizers", []).append(CLEANUP)
-    return obj
 
 
 def _without_cleanup(obj: Obj) -> Obj:

@@ -136,6 +136,8 @@ class Deleter:
         meta = obj["metadata"]
         graceful = served.rules.graceful
         grace = served.rules.grace(obj, options.grace, scene) if graceful else 0
+        if not meta.get("deletionTimestamp"):
+            served.rules.on_mark(obj, scene)
         self._finalizers(served, meta, options)
         if not graceful and not meta.get("finalizers") and not served.rules.held(obj):
             return Deleted(await self._write(served, entry, obj, "DELETED", options), True)
@@ -146,7 +148,6 @@ class Deleter:
                 meta["generation"] += 1
             meta["deletionTimestamp"] = times.format_time(end)
             meta["deletionGracePeriodSeconds"] = grace
-            served.rules.on_mark(obj, scene)
         if obj != old:
             entry = await self._write(served, entry, obj, "MODIFIED", options)
         if not released(served, obj):

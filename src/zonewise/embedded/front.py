@@ -33,12 +33,14 @@ class Front:
         authorizer: Authorizer,
         verbs: Mapping[str, Verb],
         subresources: Mapping[tuple[str, str], Mapping[str, Verb]],
+        questions: Mapping[str, Verb],
         pages: Callable[[Call], Answer | None],
     ) -> None:
         self._registry = registry
         self._authorizer = authorizer
         self._verbs = verbs
         self._subresources = subresources
+        self._questions = questions
         self._pages = pages
 
     async def handle(self, call: Call) -> Answer:
@@ -72,9 +74,9 @@ class Front:
             return self._unknown(target)
         if served.kind.resource.namespaced != bool(target.namespace) and target.name:
             raise refusals.no_such_resource()
-        return await self._find(call, act, served, target)(call, served, target)
+        return await self._find(act, served, target)(call, served, target)
 
-    def _find(self, call: Call, act: Act, served: Served, target: Target) -> Verb:
+    def _find(self, act: Act, served: Served, target: Target) -> Verb:
         if target.subresource:
             known = served.kind.subresources
             if target.subresource not in known:
@@ -83,7 +85,9 @@ class Front:
                 self._subresources.get(("*", target.subresource), {})
             )
             verb = verbs.get(act.verb)
-        elif act.verb in served.kind.verbs or act.verb == "watch":
+        elif act.verb == "create" and served.storage in self._questions:
+            verb = self._questions[served.storage]
+        elif act.verb in served.kind.verbs:
             verb = self._verbs.get(act.verb)
         else:
             verb = None

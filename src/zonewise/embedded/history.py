@@ -132,10 +132,9 @@ class History:
             self._ages.append((now, self.rv))
             self._forget(now)
 
-    def trim(self, now: float) -> list[tuple[str, Event]]:
-        """Forget what is too old or too much; returns it with the kinds, oldest first."""
+    def trim(self, now: float) -> None:
+        """Forget what is too old or too much, oldest first."""
         limits = self._limits
-        gone: list[tuple[str, Event]] = []
         while self._order:
             trail = self._order[0]
             event = trail.events[0]
@@ -151,8 +150,6 @@ class History:
             trail.base += 1
             self._bytes -= event.cost
             self.floor = event.entry.rv
-            gone.append((trail.kind, event))
-        return gone
 
     def check_resumable(self, rv: int) -> None:
         """Refuse to resume a watch after a version that was forgotten."""

@@ -28,13 +28,10 @@ Migrations = Sequence[Sequence[str]]
 MIGRATIONS: Migrations = (
     (
         "CREATE TABLE IF NOT EXISTS log"
-        " (last INTEGER PRIMARY KEY, value BLOB NOT NULL, sum INTEGER NOT NULL)",
-        "CREATE TABLE IF NOT EXISTS objects"
-        " (kind TEXT NOT NULL, key TEXT NOT NULL, rv INTEGER NOT NULL, value BLOB NOT NULL,"
-        " sum INTEGER NOT NULL, PRIMARY KEY (kind, key)) WITHOUT ROWID",
+        " (id INTEGER PRIMARY KEY, value BLOB NOT NULL, sum INTEGER NOT NULL)",
         "CREATE TABLE IF NOT EXISTS meta"
-        " (id INTEGER PRIMARY KEY, floor INTEGER NOT NULL, chain INTEGER NOT NULL,"
-        " objects INTEGER NOT NULL, total INTEGER NOT NULL, ceiling INTEGER NOT NULL,"
+        " (id INTEGER PRIMARY KEY, floor INTEGER NOT NULL, removed INTEGER NOT NULL,"
+        " chain INTEGER NOT NULL, tail INTEGER NOT NULL, ceiling INTEGER NOT NULL,"
         " sum INTEGER NOT NULL)",
     ),
 )

@@ -27,10 +27,10 @@ class Limits:
     """Writes that wait for their commit; more are refused."""
     pending_bytes: int = 64 * MIB
 
-    compact_events: int = 1_024
-    """Events that one compaction moves, no fewer than a commit may bring; an idle log is
-    compacted when a quarter of them is due."""
-    compact_bytes: int = 4 * MIB
+    waste_bytes: int = 4 * MIB
+    """What the log may hold beyond twice the objects and the history before it is compacted."""
+    compact_bytes: int = 1 * MIB
+    """What one step of compaction looks at."""
 
     chunk_bytes: int = 64 * 1024
     """What a watcher takes at once, unless one event alone is larger."""

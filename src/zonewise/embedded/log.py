@@ -5,14 +5,14 @@ writes it gathers: their records as one blob, inserted by one statement in autoc
 then one call into SQLite, which lets go of the interpreter once and comes back when the data is
 synced; a row per write would fight the event loop for the interpreter at every row.
 
-Three tables. ``log`` holds the commits since the floor, ``objects`` every object as it was at the
-floor, ``meta`` the floor and what is needed to notice loss. Compaction moves the floor up: in one
-transaction objects are brought up to date, log rows go and ``meta`` follows. A restart loads the
-objects, replays the log, and so has the same versions and the same history to serve watches from.
+Rows are added at the end and removed at the beginning. The floor is the version up to which commits
+were removed; `zonewise.embedded.compaction` says what has to be repeated at the end for that. A
+step of compaction is one transaction of bounded size: repeat, remove, move the floor. A restart
+reads everything, and so has the same versions and the same history to serve watches from.
 
-Nothing is believed unchecked. A log row's sum runs over its columns *and the sum of the row before
-it*, so a missing, repeated or exchanged row breaks the chain. An object's row has its own sum, and
-``meta`` the number and the total of those, under a sum of its own. SQLite checks the structure,
+Nothing is believed unchecked. A row's sum runs over its columns *and the sum of the row before it*,
+so a missing, repeated or exchanged row breaks the chain; ``meta`` says where the chain starts and
+which row it must at least reach, under a sum of its own. SQLite checks the structure,
 `zonewise.embedded.wal` the write-ahead log before SQLite touches it, and the folder's record of
 acknowledgements the end of it all.
 
@@ -35,36 +35,18 @@ import msgspec
 
 from zonewise.api.errors import ConfigError, ZonewiseError
 from zonewise.embedded import layout
+from zonewise.embedded.compaction import GONE, KEPT, Base, Record
 from zonewise.embedded.folder import Folder, FolderDamaged
 
 FIRST_RV = 1  # the version of an empty cluster; 0 means "any" in the API
 CHECKPOINT_BYTES = 2 * 1024 * 1024
-ROWS_PER_STATEMENT = 32  # compaction, too, lets go of the interpreter once per statement
-
-
-class Record(NamedTuple):
-    """One write. ``type`` is 0 for added, 1 for modified, 2 for deleted."""
-
-    rv: int
-    kind: str
-    key: str
-    type: int
-    raw: bytes
-
-
-class Move(NamedTuple):
-    """What compaction does to one object: its version and bytes at the old and the new floor."""
-
-    kind: str
-    key: str
-    old: tuple[int, bytes] | None
-    new: tuple[int, bytes] | None
+RECORD_OVERHEAD = 128  # what a record weighs beside its bytes
 
 
 class Contents(NamedTuple):
     """What a log held when it was opened: objects at the floor, and all that happened since."""
 
-    objects: list[tuple[str, str, int, bytes]]
+    objects: list[Record]
     records: list[Record]
     floor: int
     rv: int
@@ -81,11 +63,18 @@ class WriteFailed(ZonewiseError):
         self.lasting = lasting
 
 
+def weight(raw: bytes) -> int:
+    """What a record of these bytes counts for in the size of a log."""
+    return RECORD_OVERHEAD + len(raw)
+
+
 class _Meta(NamedTuple):
+    """``removed`` is the last row removed, ``chain`` its sum, ``tail`` a row that there was."""
+
     floor: int = FIRST_RV
+    removed: int = 0
     chain: int = 0
-    objects: int = 0
-    total: int = 0
+    tail: int = 0
     ceiling: int = FIRST_RV
 
     def summed(self) -> tuple[int, ...]:
@@ -95,14 +84,16 @@ class _Meta(NamedTuple):
 class Log:
     """An open log, owner of its folder."""
 
-    def __init__(
-        self, folder: Folder, connection: sqlite3.Connection, meta: _Meta, chain: int, last: int
-    ) -> None:
+    def __init__(self, folder: Folder, connection: sqlite3.Connection, read: _Reader) -> None:
         self._folder = folder
         self._connection = connection
-        self._meta = meta
-        self._chain = chain
-        self._last = last
+        self._meta = read.meta
+        self._base = read.base
+        self._chain = read.chain
+        self._row = read.row
+        self._last = read.last
+        self._weight = read.weight
+        self._added_bytes = 0  # since the last compaction
         self._unchecked = 0  # bytes since the last checkpoint, about
 
     @classmethod
@@ -111,25 +102,25 @@ class Log:
     ) -> tuple[Log, Contents]:
         """Own the folder at ``path`` and read everything in it; refuses what cannot be right."""
         folder = Folder.own(path)
+        database = folder.database
         try:
             known = folder.acknowledged()
-            if not folder.database.exists():
+            if not database.exists():
                 if known is not None and known > FIRST_RV:
                     raise FolderDamaged(
-                        folder.database, f"it is gone, and version {known} was acknowledged"
+                        database, f"it is gone, and version {known} was acknowledged"
                     )
                 layout.create(folder, migrations, meta=_Meta().summed())
                 folder.acknowledge(FIRST_RV)
                 folder.sync()
             layout.upgrade(folder, migrations)
             with layout.reading(folder) as connection:
-                layout.check_tables(connection, migrations, path=folder.database)
-                contents, meta, chain = _contents(folder.database, connection)
-            last = contents.records[-1].rv if contents.records else contents.floor
-            if known is not None and last < known:
+                layout.check_tables(connection, migrations, path=database)
+                read = _Reader(database, connection)
+            if known is not None and read.last < known:
                 raise FolderDamaged(
-                    folder.database,
-                    f"with its write-ahead log it ends at version {last},"
+                    database,
+                    f"with its write-ahead log it ends at version {read.last},"
                     f" and {known} was acknowledged",
                 )
             connection = layout.writing(folder)
@@ -138,13 +129,13 @@ class Log:
             folder.release()
             code = getattr(error, "sqlite_errorcode", 0) & 0xFF
             if isinstance(error, OSError) or code in _NOT_THE_FILE:
-                raise ConfigError(f"{folder.database} cannot be used: {error}") from error
-            raise FolderDamaged(folder.database, f"SQLite says “{error}”") from error
+                raise ConfigError(f"{database} cannot be used: {error}") from error
+            raise FolderDamaged(database, f"SQLite says “{error}”") from error
         except BaseException:
             folder.release()
             raise
-        folder.acknowledge(last)
-        return cls(folder, connection, meta, chain, last), contents
+        folder.acknowledge(read.last)
+        return cls(folder, connection, read), read.contents()
 
     @property
     def last(self) -> int:
@@ -153,7 +144,7 @@ class Log:
 
     @property
     def floor(self) -> int:
-        """The version up to which the log was compacted."""
+        """The version up to which commits were removed."""
         return self._meta.floor
 
     @property
@@ -164,55 +155,57 @@ class Log:
         """
         return self._meta.ceiling
 
+    @property
+    def weight(self) -> int:
+        """The sum of the weights of all records in the log."""
+        return self._weight
+
     def append(self, records: Sequence[Record], *, ceiling: int | None = None) -> None:
         """Store one commit, and a new ceiling with it; when this returns, power may fail."""
-        value = _ENCODER.encode(records)
-        last = records[-1].rv
-        chain = _commit_sum(last, value, self._chain)
-        row = (last, value, chain)
+        row = self._sum_up(records)
         with self._failing("store a write"):
             if ceiling is None:
-                self._connection.execute(_INSERT_COMMIT, row)
+                self._connection.execute(_INSERT, row)
             else:
                 meta = self._meta._replace(ceiling=ceiling)
                 with self._transaction():
-                    self._connection.execute(_INSERT_COMMIT, row)
+                    self._connection.execute(_INSERT, row)
                     self._connection.execute(_REPLACE_META, meta.summed())
                 self._meta = meta
-        self._chain = chain
-        self._last = last
-        self._unchecked += len(value) + 2 * layout.PAGE_SIZE
-        self._folder.acknowledge(last)
+        self._added(row, records)
+        self._last = records[-1].rv
+        self._folder.acknowledge(self._last)
 
-    def compact(self, floor: int, moves: Sequence[Move]) -> None:
-        """Move the floor up to ``floor``; ``moves`` has every object changed since the old one."""
-        puts: list[tuple[str, str, int, bytes, int]] = []
-        drops: list[tuple[str, str]] = []
-        objects, total = self._meta.objects, self._meta.total
-        for kind, key, old, new in moves:
-            if old is not None:
-                objects -= 1
-                total -= _object_sum(kind, key, *old)
-            if new is not None:
-                own = _object_sum(kind, key, *new)
-                objects += 1
-                total += own
-                puts.append((kind, key, *new, own))
-            elif old is not None:
-                drops.append((kind, key))
-        with self._failing("compact the log"), self._transaction():
-            self._each(puts, "INSERT OR REPLACE INTO objects VALUES {}", "(?, ?, ?, ?, ?)")
-            self._each(drops, "DELETE FROM objects WHERE (kind, key) IN (VALUES {})", "(?, ?)")
-            newest = self._connection.execute(
-                "SELECT sum FROM log WHERE last <= ? ORDER BY last DESC LIMIT 1", (floor,)
-            ).fetchone()
-            self._connection.execute("DELETE FROM log WHERE last <= ?", (floor,))
-            chain = newest[0] if newest else self._meta.chain
-            meta = self._meta._replace(floor=floor, chain=chain, objects=objects, total=total)
-            self._connection.execute(_REPLACE_META, meta.summed())
+    def compact(self, forgotten: int, limit: int) -> bool:
+        """Remove the oldest rows that have no commit newer than ``forgotten``; False if none.
+
+        A step looks at about ``limit`` bytes, and at no less than thrice what was added since the
+        last one: half of it may have to be repeated, and still the log gets shorter.
+        """
+        with self._failing("compact the log"):
+            oldest = self._oldest(forgotten, max(limit, 3 * self._added_bytes))
+            if not oldest:
+                return False
+            records = [record for _, _, some in oldest for record in some]
+            last, chain, _ = oldest[-1]
+            plan = self._base.plan(last, records, self._row + 1)
+            commits = [record.rv for record in records if record.type < KEPT]
+            floor = max(commits, default=self._meta.floor)
+            row = self._sum_up(plan.repeat) if plan.repeat else None
+            tail = row[0] if row else self._row
+            meta = self._meta._replace(floor=floor, removed=last, chain=chain, tail=tail)
+            with self._transaction():
+                if row is not None:
+                    self._connection.execute(_INSERT, row)
+                self._connection.execute("DELETE FROM log WHERE id <= ?", (last,))
+                self._connection.execute(_REPLACE_META, meta.summed())
         self._meta = meta
-        self._unchecked += sum(len(put[3]) for put in puts)
-        self._unchecked += layout.PAGE_SIZE * (len(puts) + len(drops))
+        self._base.carry_out(plan)
+        if row is not None:
+            self._added(row, plan.repeat)
+        self._added_bytes = 0
+        self._weight -= sum(weight(record.raw) for record in records)
+        return True
 
     def tidy(self) -> None:
         """Bring the write-ahead log into the database once it is long."""
@@ -232,13 +225,37 @@ class Log:
         self._connection.close()
         self._folder.release()
 
-    def _each(self, rows: Sequence[tuple[object, ...]], statement: str, place: str) -> None:
-        for start in range(0, len(rows), ROWS_PER_STATEMENT):
-            some = rows[start : start + ROWS_PER_STATEMENT]
-            places = ", ".join([place] * len(some))
-            self._connection.execute(
-                statement.format(places), [value for row in some for value in row]
-            )
+    def _sum_up(self, records: Sequence[Record]) -> tuple[int, bytes, int]:
+        value = _ENCODER.encode(records)
+        return self._row + 1, value, _sum(self._row + 1, value, self._chain)
+
+    def _added(self, row: tuple[int, bytes, int], records: Sequence[Record]) -> None:
+        self._row, value, self._chain = row
+        self._weight += sum(weight(record.raw) for record in records)
+        self._added_bytes += len(value)
+        self._unchecked += len(value) + 2 * layout.PAGE_SIZE
+
+    def _oldest(self, forgotten: int, limit: int) -> list[tuple[int, int, list[Record]]]:
+        """The rows to remove: number, sum, records."""
+        found: list[tuple[int, int, list[Record]]] = []
+        size = 0
+        chain = self._meta.chain
+        rows = self._connection.execute("SELECT * FROM log ORDER BY id")
+        try:
+            for number, value, chained in rows:
+                chain = _sum(number, value, chain)
+                if chain != chained:
+                    raise sqlite3.DatabaseError(f"row {number} is not what was written")
+                records = _DECODER.decode(value)
+                if records[-1].type < KEPT and records[-1].rv > forgotten:
+                    break
+                found.append((number, chain, records))
+                size += len(value)
+                if size >= limit:
+                    break
+        finally:
+            rows.close()
+        return found
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -263,53 +280,59 @@ class Log:
             ) from error
 
 
-def _contents(path: Path, connection: sqlite3.Connection) -> tuple[Contents, _Meta, int]:
-    try:
-        meta = _meta(path, connection)
-        objects = list(_objects(path, connection, meta))
-        records: list[Record] = []
-        chain = meta.chain
-        for last, value, found in connection.execute("SELECT * FROM log ORDER BY last"):
-            chain = _commit_sum(last, value, chain)
-            if chain != found:
-                raise FolderDamaged(path, f"the commit of version {last} is not what was written")
-            # A commit may reach over the floor: what is below it is in the objects already.
-            records += [record for record in _DECODER.decode(value) if record.rv > meta.floor]
-    except (TypeError, ValueError, msgspec.DecodeError) as error:
-        raise FolderDamaged(path, f"a row holds what was never written ({error})") from error
-    rv = max(records[-1].rv if records else meta.floor, meta.ceiling)
-    return Contents(objects, records, meta.floor, rv), meta, chain
+class _Reader:
+    """Everything in a database, checked."""
+
+    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+        self.base = Base()
+        self.weight = 0
+        self._path = path
+        self._objects: dict[tuple[str, str], Record] = {}
+        self._records: list[Record] = []
+        try:
+            self.meta = self._read_meta(connection)
+            self.chain = self.meta.chain
+            self.row = self.meta.removed
+            for number, value, chained in connection.execute("SELECT * FROM log ORDER BY id"):
+                self._read_row(number, value, chained)
+            if self.row < self.meta.tail:
+                raise FolderDamaged(path, "rows are missing at its end")
+        except (TypeError, ValueError, msgspec.DecodeError) as error:
+            raise FolderDamaged(path, f"a row holds what was never written ({error})") from error
+        self.last = self._records[-1].rv if self._records else self.meta.floor
+
+    def contents(self) -> Contents:
+        """What was read."""
+        return Contents(
+            [record for record in self._objects.values() if record.type != GONE],
+            self._records,
+            self.meta.floor,
+            max(self.last, self.meta.ceiling),
+        )
+
+    def _read_meta(self, connection: sqlite3.Connection) -> _Meta:
+        rows = connection.execute("SELECT * FROM meta").fetchall()
+        if len(rows) == 1:
+            meta = _Meta(*rows[0][1:-1])
+            if rows[0] == (1, *meta.summed()):
+                return meta
+        raise FolderDamaged(self._path, "the row that sums up the others is not what was written")
+
+    def _read_row(self, number: int, value: bytes, chained: int) -> None:
+        self.chain = _sum(number, value, self.chain)
+        if self.chain != chained or number != self.row + 1:
+            raise FolderDamaged(self._path, f"row {number} of the log is not what was written")
+        self.row = number
+        for record in _DECODER.decode(value):
+            self.weight += weight(record.raw)
+            if record.type < KEPT:
+                self._records.append(record)
+            elif self.base.found(number, record):
+                self._objects[record.kind, record.key] = record
 
 
-def _meta(path: Path, connection: sqlite3.Connection) -> _Meta:
-    rows = connection.execute("SELECT * FROM meta").fetchall()
-    if len(rows) == 1:
-        meta = _Meta(*rows[0][1:-1])
-        if rows[0] == (1, *meta.summed()):
-            return meta
-    raise FolderDamaged(path, "the row that sums up the others is not what was written")
-
-
-def _objects(
-    path: Path, connection: sqlite3.Connection, meta: _Meta
-) -> Iterator[tuple[str, str, int, bytes]]:
-    number = total = 0
-    for kind, key, rv, value, found in connection.execute("SELECT * FROM objects"):
-        if _object_sum(kind, key, rv, value) != found:
-            raise FolderDamaged(path, f"{kind} {key} is not what was written")
-        number += 1
-        total += found
-        yield kind, key, rv, value
-    if (number, total) != (meta.objects, meta.total):
-        raise FolderDamaged(path, f"{number} objects are left of {meta.objects}")
-
-
-def _commit_sum(last: int, value: bytes, before: int) -> int:
-    return zlib.crc32(value, zlib.crc32(b"%d %d" % (last, len(value)), before))
-
-
-def _object_sum(kind: str, key: str, rv: int, value: bytes) -> int:
-    return zlib.crc32(value, zlib.crc32(f"{kind} {key} {rv} {len(value)}".encode()))
+def _sum(row: int, value: bytes, before: int) -> int:
+    return zlib.crc32(value, zlib.crc32(b"%d %d" % (row, len(value)), before))
 
 
 _NOT_THE_FILE = {
@@ -322,7 +345,7 @@ _NOT_THE_FILE = {
     sqlite3.SQLITE_PERM,
     sqlite3.SQLITE_READONLY,
 }
-_INSERT_COMMIT = "INSERT INTO log VALUES (?, ?, ?)"
+_INSERT = "INSERT INTO log VALUES (?, ?, ?)"
 _REPLACE_META = "INSERT OR REPLACE INTO meta VALUES (1, ?, ?, ?, ?, ?, ?)"
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(list[Record])

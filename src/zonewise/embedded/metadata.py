@@ -32,6 +32,7 @@ _LABEL_VALUE_TEXT = (
     " and must start and end with an alphanumeric character"
 )
 STANDARD_FINALIZERS = frozenset({"kubernetes", "orphan", "foregroundDeletion"})
+CLEANUP = "customresourcecleanup.apiextensions.k8s.io"
 SERVER_OWNED = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds")
 
 
@@ -219,7 +220,7 @@ def finalizer_faults(finalizers: list[str], *, custom: bool) -> list[StatusCause
     found = []
     for index, name in enumerate(finalizers):
         found += [faults.invalid(path, name, text) for text in qualified_name(name)]
-        if not custom and "/" not in name and name not in STANDARD_FINALIZERS:
+        if not custom and "/" not in name and name not in STANDARD_FINALIZERS and name != CLEANUP:
             text = "name is neither a standard finalizer name nor is it fully qualified"
             found.append(faults.invalid(f"{path}[{index}]", name, text))
     if "orphan" in finalizers and "foregroundDeletion" in finalizers:

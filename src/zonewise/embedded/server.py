@@ -47,6 +47,7 @@ from zonewise.embedded.plugins import Plugins
 from zonewise.embedded.printers import printer_of
 from zonewise.embedded.reading import Reader
 from zonewise.embedded.registry import Registry, Served
+from zonewise.embedded.reviews import Reviews
 from zonewise.embedded.rules.catalog import Catalog
 from zonewise.embedded.state import State
 from zonewise.embedded.subresources import Subresources
@@ -157,6 +158,14 @@ class ApiServer:
                 ("certificates.k8s.io/certificatesigningrequests", "approval"): below.whole(
                     "approval"
                 ),
+            },
+            questions={
+                "/bindings": below.bind_by_name,
+                **Reviews(
+                    authorizer=self.authorizer,
+                    authenticator=self.authenticator,
+                    writer=self.writer,
+                ).verbs,
             },
             pages=Pages(registry=self.registry, state=self.state, tokens=tokens, address="").page,
         )

@@ -21,11 +21,12 @@ from typing import Final
 
 from zonewise.api.errors import ZonewiseError
 from zonewise.embedded.collection import Collection, Matches, Page
-from zonewise.embedded.committer import TYPES, Change, Clock, Committer, Due
+from zonewise.embedded.committer import TYPES, Change, Clock, Committer, Need
+from zonewise.embedded.compaction import DELETED
 from zonewise.embedded.entry import Entry, EventType, key_of
 from zonewise.embedded.history import Event, History
 from zonewise.embedded.limits import Limits
-from zonewise.embedded.log import FIRST_RV, Contents, Log
+from zonewise.embedded.log import FIRST_RV, RECORD_OVERHEAD, Contents, Log
 from zonewise.embedded.representation import WHOLE, Frames, Representation
 from zonewise.embedded.watchers import STOPPED, Watcher, Watchers
 
@@ -83,6 +84,7 @@ class State:
             log,
             publish=self._publish,
             undo=self._undo,
+            need=self._need,
             clock=clock,
             limits=self.limits,
             inline=inline or log is None,
@@ -304,8 +306,14 @@ class State:
         if rv > self.visible_rv:
             raise TooNew(rv, self.visible_rv)
 
-    def _publish(self, batch: Sequence[Change]) -> Sequence[Due]:
-        """Make committed writes visible; returns what the history forgot for them."""
+    def _need(self) -> Need:
+        weight = self._history.bytes
+        for collection in self._collections.values():
+            weight += collection.bytes + len(collection.entries) * RECORD_OVERHEAD
+        return Need(weight, self._history.floor)
+
+    def _publish(self, batch: Sequence[Change]) -> None:
+        """Make committed writes visible."""
         now = self._clock()
         history = self._history
         news: dict[Collection, tuple[int, list[Event]]] = {}
@@ -327,7 +335,7 @@ class State:
             for rv, future in self._awaited:
                 if rv <= history.rv and not future.done():
                     future.set_result(None)
-        return history.trim(now)
+        history.trim(now)
 
     def _undo(self, batch: Sequence[Change]) -> None:
         """Forget writes that were not stored; nobody has seen their versions."""
@@ -336,13 +344,20 @@ class State:
         self._next = self.visible_rv + 1
 
     def _load(self, contents: Contents) -> None:
+        """Take what a log held. Of what is older than the history only the outcome is decoded."""
+        cut = self._history_start(contents)
+        outcome = {(record.kind, record.key): record for record in contents.objects}
+        for record in contents.records[:cut]:
+            outcome[record.kind, record.key] = record
+            self._history.floor = self._history.rv = record.rv
         kinds: dict[str, list[Entry]] = {}
-        for kind, _, rv, raw in contents.objects:
-            kinds.setdefault(kind, []).append(Entry.of(raw, rv))
+        for record in outcome.values():
+            if record.type != DELETED:
+                kinds.setdefault(record.kind, []).append(Entry.of(record.raw, record.rv))
         for kind, entries in kinds.items():
             self._collection(kind).load(entries)
         now = self._clock()
-        for record in contents.records:
+        for record in contents.records[cut:]:
             collection = self._collection(record.kind)
             entry = Entry.of(record.raw, record.rv)
             previous = collection.entries.get(entry.key)
@@ -351,4 +366,17 @@ class State:
             self._history.add(collection.trail, type, entry, previous, now)
         self._history.rv = contents.rv
         self._history.stamp(now)
-        self._committer.forget(self._history.trim(now))
+        self._history.trim(now)
+
+    def _history_start(self, contents: Contents) -> int:
+        """From which record on the history can be kept."""
+        start = len(contents.records)
+        size = 0
+        while (
+            start > 0
+            and len(contents.records) - start < self.limits.history_events
+            and size < self.limits.history_bytes
+        ):
+            start -= 1
+            size += len(contents.records[start].raw)
+        return start

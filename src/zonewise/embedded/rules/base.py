@@ -112,7 +112,7 @@ class Rules:
         return 0
 
     def on_mark(self, obj: Obj, scene: Scene) -> None:
-        """Change an object at the moment it is marked for deletion."""
+        """Change an object when its deletion is asked for the first time."""
 
     def held(self, obj: Obj) -> bool:
         """Whether something beyond finalizers in metadata keeps a marked object alive."""

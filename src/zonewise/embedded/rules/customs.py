@@ -7,10 +7,10 @@ from typing import Any
 
 from zonewise.api import faults
 from zonewise.api.schemafaults import schema_faults
+from zonewise.embedded.metadata import CLEANUP
 from zonewise.embedded.rules import names
 from zonewise.embedded.rules.base import Faults, Obj, Rules, Scene
 
-CLEANUP = "customresourcecleanup.apiextensions.k8s.io"
 _VERSION = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?\Z")
 _PATH = re.compile(r"(\.[A-Za-z_][-A-Za-z0-9_]*)+\Z")
 COLUMN_TYPES = ("boolean", "date", "integer", "number", "string")
@@ -40,7 +40,10 @@ class DefinitionRules(Rules):
         obj["status"] = {**(obj.get("status") or {}), "storedVersions": stored}
 
     def on_mark(self, obj: Obj, scene: Scene) -> None:
-        """A definition that is to go says so."""
+        """A definition that is to go says so, and waits for its objects to go first."""
+        finalizers = obj["metadata"].setdefault("finalizers", [])
+        if CLEANUP not in finalizers:
+            finalizers.append(CLEANUP)
         conditions = obj.setdefault("status", {}).get("conditions") or []
         conditions.append(
             {
