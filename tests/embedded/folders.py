@@ -78,5 +78,5 @@ def _kind(state: State, name: str, rng: random.Random) -> EventType:
     return "DELETED" if rng.random() < 0.2 else "MODIFIED"
 
 
-SMALL = Limits(history_events=30, history_bytes=10**9, compact_events=8)
+SMALL = Limits(history_events=30, waste_bytes=2000, compact_bytes=3000)
 """Bounds that a test can reach."""

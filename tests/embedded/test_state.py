@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 from tests.embedded.objects import KIND, configmap, contents, keys, put
 
 from zonewise.embedded.committer import Overloaded
+from zonewise.embedded.compaction import Record
 from zonewise.embedded.entry import Entry, EventType
 from zonewise.embedded.history import Expired
 from zonewise.embedded.limits import Limits
-from zonewise.embedded.log import Log, Record, WriteFailed
+from zonewise.embedded.log import Log, WriteFailed
 from zonewise.embedded.state import Overtaken, State, TooNew
 
 
