@@ -23,6 +23,7 @@ from zonewise.api.schema import ANY, UNSET, Type
 ABSENT: Any = UNSET
 LEAF: Fields = {}  # one for all: sets are never changed in place
 
+RAW = "io.k8s.apimachinery.pkg.runtime.RawExtension"  # untyped, and owned as one value
 _MAPS = frozenset({"object", "map", "any"})
 _CONTAINERS = frozenset({dict, list})
 
@@ -179,7 +180,7 @@ def _compare(
     kind: Type, element: str, before: Any, after: Any, out: Comparison, *, strict: bool
 ) -> None:
     shape = "any" if kind.atomic else kind.shape
-    if kind.shape == "any" and not kind.atomic:
+    if kind.shape == "any" and not kind.atomic and kind.name != RAW:
         shape = "map" if isinstance(before, dict) or isinstance(after, dict) else "any"
     if shape in ("object", "map"):
         inner = _compare_maps(kind, before, after, strict)
@@ -258,7 +259,7 @@ def _everything(kind: Type, value: Any) -> Fields:
     if not value or kind.atomic:
         return LEAF
     if type(value) is dict:
-        if kind.shape not in _MAPS:
+        if kind.shape not in _MAPS or kind.name == RAW:
             return LEAF
         fields, values = kind.fields, kind.values or ANY
         out: Fields = {SELF: LEAF}
@@ -281,7 +282,7 @@ def _everything(kind: Type, value: Any) -> Fields:
 
 def _fields_of(kind: Type, value: Any, duplicates: bool) -> Fields | None:
     """The node of a configured value: ``{}`` for one field, None where nothing is said."""
-    if kind.atomic:
+    if kind.atomic or kind.name == RAW:
         return {}
     if isinstance(value, dict) and kind.shape in ("object", "map", "any"):
         out: Fields = {}

@@ -13,6 +13,7 @@ from typing import Any
 
 from zonewise.api.comparison import (
     ABSENT,
+    RAW,
     Mistyped,
     child_of,
     element_of,
@@ -31,7 +32,7 @@ def merge(kind: Type, live: Any, config: Any) -> Any:
         return live
     if live is ABSENT:
         return config
-    if kind.shape == "any" and not kind.atomic:
+    if kind.shape == "any" and not kind.atomic and kind.name != RAW:
         granular = isinstance(live, dict) and isinstance(config, dict)
     else:
         granular = is_granular(kind)
@@ -143,12 +144,14 @@ def _remove_from_list(kind: Type, items: list[Any], fields: Fields) -> list[Any]
 
 def check(kind: Type, config: Any) -> None:
     """Refuse a configuration that its type cannot describe, naming every fault found."""
-    faults = _faults(kind, config, "")
+    faults = _faults(kind, config, "", False)
     if faults:
         raise Mistyped(faults[0] if len(faults) == 1 else "errors:\n  " + "\n  ".join(faults))
 
 
-def _faults(kind: Type, value: Any, at: str) -> list[str]:
+def _faults(kind: Type, value: Any, at: str, is_open: bool) -> list[str]:
+    """What is wrong; what preserves unknown fields does so for all that is below it."""
+    is_open = is_open or kind.preserve
     if value is None:
         return []
     if kind.shape == "any":
@@ -156,31 +159,33 @@ def _faults(kind: Type, value: Any, at: str) -> list[str]:
     if kind.shape in ("object", "map"):
         if not isinstance(value, dict):
             return [f"{at}: expected map, got {value!r}"]
-        return _faults_in_map(kind, value, at)
+        return _faults_in_map(kind, value, at, is_open)
     if kind.shape == "list":
         if not isinstance(value, list):
             return [f"{at}: expected list, got {value!r}"]
-        return _faults_in_list(kind, value, at)
+        return _faults_in_list(kind, value, at, is_open)
     return _faults_in_scalar(kind, value, at)
 
 
-def _faults_in_map(kind: Type, value: dict[str, Any], at: str) -> list[str]:
-    is_open = kind.preserve or (kind.shape == "object" and not kind.fields)
+def _faults_in_map(kind: Type, value: dict[str, Any], at: str, is_open: bool) -> list[str]:
+    free = is_open or (kind.shape == "object" and not kind.fields)
     faults: list[str] = []
     for name in sorted(value):
         sub, child = value[name], kind.child(name)
         if child is not None:
-            faults += _faults(child, sub, f"{at}.{name}")
-        elif not is_open:
+            faults += _faults(child, sub, f"{at}.{name}", is_open)
+        elif not free:
             faults.append(f"{at}.{name}: field not declared in schema")
     return faults
 
 
-def _faults_in_list(kind: Type, items: list[Any], at: str) -> list[str]:
+def _faults_in_list(kind: Type, items: list[Any], at: str, is_open: bool) -> list[str]:
     child = kind.items or ANY
     if kind.list_type == "atomic":
         return [
-            fault for n, item in enumerate(items) for fault in _faults(child, item, f"{at}[{n}]")
+            fault
+            for n, item in enumerate(items)
+            for fault in _faults(child, item, f"{at}[{n}]", is_open)
         ]
     faults: list[str] = []
     seen: set[str] = set()
@@ -193,7 +198,7 @@ def _faults_in_list(kind: Type, items: list[Any], at: str) -> list[str]:
         if element in seen:
             faults.append(f"{at}: duplicate entries for key {name}")
         seen.add(element)
-        faults += _faults(child, item, f"{at}{name}")
+        faults += _faults(child, item, f"{at}{name}", is_open)
     return faults
 
 
