@@ -158,7 +158,7 @@ def _scalar(event: Any) -> Any:
     kind = tag.removeprefix(_STANDARD)
     if kind == "binary":
         try:
-            return base64.b64decode(text).decode("utf-8", "replace")
+            return base64.b64decode(text, validate=True).decode("utf-8", "replace")
         except binascii.Error:
             raise NotYAML("yaml: !!binary value contains invalid base64 data") from None
     if kind in ("int", "float", "bool", "null"):
