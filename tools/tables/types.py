@@ -16,7 +16,8 @@ from typing import Any
 import msgspec
 
 from tools.realkube import RealKubeError
-from tools.realkube.toolchain import environment, on_path
+from tools.realkube.binaries import cache_folder
+from tools.realkube.toolchain import environment, find
 from zonewise.api.definitions import SCALARS, Definition, Row, go_name
 from zonewise.api.schema import Shape
 
@@ -64,9 +65,7 @@ class GoStruct(msgspec.Struct):
 
 def go_structs() -> dict[str, GoStruct]:
     """Run structs.go in the module of the API server."""
-    go = on_path()
-    if go is None:
-        raise RealKubeError("no Go on the path: python -m tools.realkube build says how to get one")
+    go = find(cache_folder(), print)
     answer = subprocess.run(
         [go, "run", "-mod=readonly", PROGRAM],
         cwd=KUBERNETES,
