@@ -19,7 +19,7 @@ from tools.tables.defaults import observe
 from tools.tables.enforcement import enforced
 from tools.tables.kinds import kinds
 from tools.tables.server import Server
-from tools.tables.types import definitions, go_structs
+from tools.tables.types import definitions, go_structs, wire_numbers
 from zonewise.api.definitions import Definition, Definitions
 
 ROOT = Path(__file__).parents[2]
@@ -67,6 +67,7 @@ def tables(server: Server) -> dict[str, bytes]:
             head, "defaults", seen.defaults(), dropped=seen.dropped(), **facts
         ),
         f"{TABLES}/bootstrap.json": _in_order(head, "objects", started),
+        f"{TABLES}/wire.json": _by_name(head, "numbers", wire_numbers(types)),
         ANSWERS: _in_order(head, "answers", seen.answers),
         REFUSALS: _in_order(head, "refusals", refusals(server)),
     }

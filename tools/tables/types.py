@@ -23,6 +23,7 @@ from zonewise.api.schema import Shape
 
 KUBERNETES = Path(__file__).parents[1] / "realkube" / "kubernetes"
 PROGRAM = Path(__file__).with_name("structs.go")
+WIRE_PROGRAM = Path(__file__).with_name("wire.go")
 REF = "#/components/schemas/"
 EXTENSIONS = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1."
 # Definitions whose Go types read and write their own JSON.
@@ -65,17 +66,29 @@ class GoStruct(msgspec.Struct):
 
 def go_structs() -> dict[str, GoStruct]:
     """Run structs.go in the module of the API server."""
-    go = find(cache_folder(), print)
+    return msgspec.json.decode(_run(PROGRAM), type=dict[str, GoStruct])
+
+
+def wire_numbers(types: Mapping[str, Definition]) -> dict[str, dict[str, Any]]:
+    """The numbers of fields in protobuf, of the definitions that are served."""
+    found = msgspec.json.decode(_run(WIRE_PROGRAM), type=dict[str, dict[str, Any]])
+    return {name: numbers for name, numbers in found.items() if name in types}
+
+
+def _run(program: Path) -> bytes:
+    go = on_path()
+    if go is None:
+        raise RealKubeError("no Go on the path: python -m tools.realkube build says how to get one")
     answer = subprocess.run(
-        [go, "run", "-mod=readonly", PROGRAM],
+        [go, "run", "-mod=readonly", program],
         cwd=KUBERNETES,
         env=environment(go),
         capture_output=True,
         check=False,
     )
     if answer.returncode:
-        raise RealKubeError(f"structs.go failed: {answer.stderr.decode()[-2000:]}")
-    return msgspec.json.decode(answer.stdout, type=dict[str, GoStruct])
+        raise RealKubeError(f"{program.name} failed: {answer.stderr.decode()[-2000:]}")
+    return answer.stdout
 
 
 def definitions(

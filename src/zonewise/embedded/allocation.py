@@ -19,6 +19,9 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 Holder = tuple[str, str]
 
+API_SERVER: Holder = ("default", "kubernetes")
+"""The Service that stands for the API server itself, at the first address of the range."""
+
 PORTS = range(30000, 32768)
 TRIES = 64
 
@@ -68,7 +71,10 @@ class Allocation:
         network = self._networks.get(family)
         if network is None or ipaddress.ip_address(address) not in network:
             return "the provided network does not match the current range"
-        taken = address == self.first() or self._addresses.get(address, holder) != holder
+        mine = holder == API_SERVER
+        taken = (address == self.first() and not mine) or (
+            self._addresses.get(address, holder) != holder
+        )
         return "provided IP is already allocated" if taken else ""
 
     def address(self, family: str) -> str:

@@ -8,20 +8,32 @@ its types.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any, Literal
 
 import msgspec
 import yaml
 
-from zonewise.api import defaulting, faults, managed, validation
+from zonewise.api import defaulting, faults, jsontext, managed, validation, wire
+from zonewise.api.definitions import Definitions
 from zonewise.api.errors import StatusCause
 from zonewise.api.jsontext import NotJSON
+from zonewise.api.schema import Type
 from zonewise.api.validation import Decoded, NotYAML, WrongType
 from zonewise.embedded import negotiation, refusals
 from zonewise.embedded.call import Call
 from zonewise.embedded.registry import Served
 
 Obj = dict[str, Any]
+
+LOOSE = {
+    "Binding": "io.k8s.api.core.v1.Binding",
+    "DeleteOptions": "io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions",
+    "Eviction": "io.k8s.api.policy.v1.Eviction",
+    "Scale": "io.k8s.api.autoscaling.v1.Scale",
+    "TokenRequest": "io.k8s.api.authentication.v1.TokenRequest",
+}
+"""Kinds that are sent to subresources, by their definitions."""
 
 STRICTNESS = ("", "Ignore", "Strict", "Warn")
 
@@ -100,6 +112,8 @@ def read(call: Call, served: Served) -> Obj:
 
 def _decoded(served: Served, body: bytes, format: str, strict: bool) -> Decoded:
     kind = served.kind.type
+    if format == "protobuf":
+        return validation.accept(kind, _unpacked(served, body), strict=False)
     if not served.custom:
         if format == "yaml":
             return validation.decode_yaml(kind, body, strict=strict)
@@ -110,6 +124,17 @@ def _decoded(served: Served, body: bytes, format: str, strict: bool) -> Decoded:
     value, repeated = validation.read_yaml(body)
     decoded = validation.accept_custom(kind, meta, value, strict=strict)
     return Decoded(decoded.value, (*repeated, *decoded.problems) if strict else ())
+
+
+def _unpacked(served: Served, body: bytes) -> Obj:
+    try:
+        found = wire.envelope(body)
+        value = wire.decode(served.kind.type, found.message)
+    except wire.NotProtobuf as error:
+        raise refusals.unsupported_media_type(
+            negotiation.BODY_TYPES, f"{error}; {negotiation.PROTOBUF_HINT}"
+        ) from None
+    return {"apiVersion": found.api_version, "kind": found.kind} | value
 
 
 def accept(call: Call, served: Served, value: Obj) -> Obj:
@@ -180,30 +205,44 @@ def read_options(call: Call) -> Obj:
     """The DeleteOptions a request carries; an empty body has none."""
     if not call.body.strip():
         return {}
-    try:
-        value = (
-            parse_yaml(call.body)
-            if negotiation.body_format(call.headers.get("content-type", "")) == "yaml"
-            else _decode(call.body)
+    value = read_any(call, "DeleteOptions")
+    if value.get("kind", "DeleteOptions") != "DeleteOptions":
+        raise refusals.bad_request(
+            f'no kind "{value["kind"]}" is registered for the options of a deletion'
         )
-    except msgspec.DecodeError as error:
-        raise refusals.bad_request(f"the options of the deletion cannot be read: {error}") from None
-    if not isinstance(value, dict) or value.get("kind", "DeleteOptions") != "DeleteOptions":
-        raise refusals.bad_request("the body of a deletion must be DeleteOptions")
     return value
 
 
-def read_any(call: Call) -> Obj:
-    """A body of a kind that is not stored: an eviction, a binding, a review."""
-    if negotiation.body_format(call.headers.get("content-type", "")) == "yaml":
-        return parse_yaml(call.body)
+def read_any(call: Call, kind: str) -> Obj:
+    """A body of a kind that is not stored: options, an eviction, a binding, a scale."""
+    match negotiation.body_format(call.headers.get("content-type", "")):
+        case "yaml":
+            return parse_yaml(call.body)
+        case "protobuf":
+            return _unpacked_any(call.body, kind)
     try:
-        value = _decode(call.body or b"{}")
-    except msgspec.DecodeError as error:
+        value = jsontext.read(call.body or b"{}")
+    except NotJSON as error:
         raise refusals.bad_request(f"the body is not JSON: {error}") from None
     if not isinstance(value, dict):
         raise refusals.bad_request("the body is not an object")
     return value
+
+
+def _unpacked_any(body: bytes, kind: str) -> Obj:
+    try:
+        found = wire.envelope(body)
+        value = wire.decode(_loose_type(kind), found.message)
+    except wire.NotProtobuf as error:
+        raise refusals.unsupported_media_type(
+            negotiation.BODY_TYPES, f"{error}; {negotiation.PROTOBUF_HINT}"
+        ) from None
+    return {"apiVersion": found.api_version, "kind": found.kind} | value
+
+
+@cache
+def _loose_type(kind: str) -> Type:
+    return Definitions().type(LOOSE[kind])
 
 
 def parse_yaml(body: bytes) -> Obj:

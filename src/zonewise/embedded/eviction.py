@@ -165,7 +165,7 @@ class Evictions:
 
 
 def _read(call: Call, target: Target) -> Obj:
-    value = bodies.read_any(call)
+    value = bodies.read_any(call, "Eviction")
     if value.get("kind", "Eviction") != "Eviction" or value.get("apiVersion", "policy/v1") not in {
         "policy/v1",
         "policy/v1beta1",

@@ -1,8 +1,8 @@
 """Which format a client sends and which it wants.
 
-JSON and YAML come in, JSON goes out: as the object, as a ``Table`` (what kubectl prints) or as
-metadata alone. A client that only speaks protobuf (Go's typed clients unless told otherwise) gets a
-sentence with the flag that helps.
+JSON, YAML and protobuf come in, JSON goes out: as the object, as a ``Table`` (what kubectl prints)
+or as metadata alone. A client that wants nothing but protobuf back, or sends protobuf of a kind
+that has none here, gets a sentence with the flag that helps.
 """
 
 from __future__ import annotations
@@ -94,14 +94,16 @@ def wanted(accept: str) -> Wanted:
 
 
 @lru_cache(maxsize=256)
-def body_format(content_type: str) -> Literal["json", "yaml"]:
+def body_format(content_type: str) -> Literal["json", "yaml", "protobuf"]:
     """How to read the body of a POST or PUT."""
     media = content_type.partition(";")[0].strip().lower()
     if media in {"", "application/json"}:
         return "json"
     if media in {"application/yaml", "text/yaml"}:
         return "yaml"
-    raise refusals.unsupported_media_type(BODY_TYPES, PROTOBUF_HINT if media == PROTOBUF else "")
+    if media == PROTOBUF:
+        return "protobuf"
+    raise refusals.unsupported_media_type(BODY_TYPES)
 
 
 @lru_cache(maxsize=256)

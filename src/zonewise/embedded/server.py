@@ -95,7 +95,8 @@ class ApiServer:
         self.host = host
         self.state = State.open(folder, clock=clock, inline=inline)
         self.identity = Identity(folder, host=host, now=self._moment())
-        self._catalog = Catalog(allocation=Allocation(settings.service_networks, rng))
+        self._allocation = Allocation(settings.service_networks, rng)
+        self._catalog = Catalog(allocation=self._allocation)
         self.registry = Registry(_builtin(self._catalog))
         self.authorizer = Authorizer()
         tokens = Tokens(self.identity.token_key, clock=clock, new_id=self._uid)
@@ -191,6 +192,21 @@ class ApiServer:
             )
         for obj in msgspec.json.decode(read_table("bootstrap.json"))["objects"]:
             await self._ensure(obj)
+        await self._ensure(
+            {
+                "apiVersion": "v1",
+                "kind": "Service",
+                "metadata": {
+                    "name": "kubernetes",
+                    "namespace": "default",
+                    "labels": {"component": "apiserver", "provider": "kubernetes"},
+                },
+                "spec": {
+                    "clusterIP": self._allocation.first(),
+                    "ports": [{"name": "https", "port": 443, "targetPort": 6443}],
+                },
+            }
+        )
 
     async def start(self, port: int = 0) -> str:
         """Boot, serve over HTTPS and write the kubeconfig; the address."""

@@ -74,7 +74,7 @@ class Subresources:
 
     async def bind(self, call: Call, served: Served, target: Target) -> Answer:
         """POST to ``binding``: the scheduler's word on a pod."""
-        binding = bodies.read_any(call)
+        binding = bodies.read_any(call, "Binding")
         meta = binding.get("metadata") or {}
         node = (binding.get("target") or {}).get("name", "")
         if meta.get("name", target.name) != target.name:
@@ -131,7 +131,7 @@ class Subresources:
 
     async def bind_by_name(self, call: Call, served: Served, target: Target) -> Answer:
         """POST to ``bindings``, the older way to say the same."""
-        binding = bodies.read_any(call)
+        binding = bodies.read_any(call, "Binding")
         name = (binding.get("metadata") or {}).get("name", "")
         pods = self._registry.at("", "v1", "pods")
         assert pods is not None
@@ -147,7 +147,7 @@ class Subresources:
 
     async def update_scale(self, call: Call, served: Served, target: Target) -> Answer:
         """PUT of ``scale``."""
-        scale = bodies.read_any(call)
+        scale = bodies.read_any(call, "Scale")
         return await self._rescale(call, served, target, lambda _: scale, again=False)
 
     async def patch_scale(self, call: Call, served: Served, target: Target) -> Answer:
@@ -191,7 +191,7 @@ class Subresources:
 
     async def token(self, call: Call, served: Served, target: Target) -> Answer:
         """POST to ``token``: a token for a service account."""
-        request = bodies.read_any(call)
+        request = bodies.read_any(call, "TokenRequest")
         account = self._writer.look("/serviceaccounts", target.namespace, target.name)
         if account is None:
             raise refusals.not_found(served.kind.resource, target.name)
