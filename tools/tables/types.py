@@ -76,9 +76,7 @@ def wire_numbers(types: Mapping[str, Definition]) -> dict[str, dict[str, Any]]:
 
 
 def _run(program: Path) -> bytes:
-    go = on_path()
-    if go is None:
-        raise RealKubeError("no Go on the path: python -m tools.realkube build says how to get one")
+    go = find(cache_folder(), print)
     answer = subprocess.run(
         [go, "run", "-mod=readonly", program],
         cwd=KUBERNETES,
