@@ -65,6 +65,9 @@ if TYPE_CHECKING:
     from zonewise.runtime.client import Client
 
 PREFIX = "zonewise-"
+SHORTEST = 0.05
+"""No request is worth starting with less time than this, and no wait is shorter."""
+
 _NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 _log = logger("election")
@@ -208,10 +211,12 @@ class Election:
                 held = not renewal.done()
                 renewal.cancel()
                 self._close(disarm=work.done())
+            failure = None if work.cancelled() else work.exception()
             await asyncio.wait([renewal])
             if held:
                 await self._release(settle=cut)
-        failure = None if work.cancelled() else work.exception()
+            elif failure is not None:
+                _log.warning("the work failed", lease=self.name, error=_sentence(failure))
         if not held:
             renewal.result()
         if failure is not None:
@@ -239,12 +244,12 @@ class Election:
         except NotFound:
             left = self._observe(None)
             if left > 0:
-                return min(pause, left)
+                return min(pause, left + SHORTEST)
             await self._create()
             return 0.0
         left = self._observe(lease.spec)
         if left > 0:
-            return min(pause, left)
+            return min(pause, left + SHORTEST)
         self._version = lease.metadata.resource_version
         await self._take(lease.spec)
         return 0.0
@@ -289,7 +294,7 @@ class Election:
             give_up = self._deadline - self.timing.stop
             await asyncio.sleep(max(0.0, min(pause, give_up - self._clock())))
             left = give_up - self._clock()
-            if left <= 0:
+            if left <= SHORTEST:
                 raise self._lost("it could not be renewed in time")
             pause = self._jittered(self.timing.renew)
             try:
