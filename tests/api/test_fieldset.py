@@ -131,7 +131,7 @@ def test_malformed_sets_are_refused(sent: Any) -> None:
 
 def test_unknown_kinds_of_elements_are_dropped() -> None:
     """What a later version may mean is left out, and keys are brought into the one spelling."""
-    sent = {"x:new": {}, 'k:{"b": 1, "a":2}': {".": {}}}
+    sent: dict[str, Any] = {"x:new": {}, 'k:{"b": 1, "a":2}': {".": {}}}
     assert fieldset.canonical(sent) == {'k:{"a":2,"b":1}': {}}
 
 

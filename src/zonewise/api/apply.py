@@ -60,7 +60,10 @@ ANNOTATIONS_LIMIT = 256 * 1024
 
 
 class Applied(NamedTuple):
-    """An apply's outcome: the object without managedFields, its managers, whether it changed."""
+    """An apply's outcome: the object without managedFields, its managers, whether it changed.
+
+    The object and its metadata are the caller's to change; what is below may be the live object's.
+    """
 
     object: Object
     managers: list[Entry]
@@ -106,6 +109,7 @@ def applied(write: Write, live: Object | None, config: Object, *, force: bool = 
         managed[write.as_manager(APPLY)] = Owned(mine.fields, mine.api_version, write.time)
     if write.manager == "kubectl":
         result = _annotated(result, config)
+    result = {**result, "metadata": dict(result.get("metadata") or {})}
     return Applied(result, encode(managed), changed)
 
 

@@ -157,7 +157,9 @@ def updated(write: Write, live: Object | None, new: Object) -> list[Entry]:
         manager = write.as_manager(UPDATE)
         before = managed.get(manager)
         fields = union(before.fields, mine) if before is not None else mine
-        managed[manager] = Owned(fields, write.api_version, write.time)
+        # The real server translates owners between an object and its scale, and loses the time.
+        time = None if write.subresource == "scale" else write.time
+        managed[manager] = Owned(fields, write.api_version, time)
     return encode(capped(managed))
 
 

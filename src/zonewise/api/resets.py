@@ -78,13 +78,21 @@ _STATUS_WITHOUT_METADATA = {
 
 
 def reset_of(
-    group: str, plural: str, subresource: str = "", *, has_status: bool, custom: bool = False
+    group: str,
+    plural: str,
+    subresource: str = "",
+    *,
+    has_status: bool,
+    custom: bool = False,
+    replicas: str = ".spec.replicas",
 ) -> Reset:
     """What a write to this resource, or to this subresource of it, does not reach.
 
     ``has_status`` says whether the resource has a status subresource; ``custom`` whether a
-    CustomResourceDefinition made it.
+    CustomResourceDefinition made it; ``replicas`` is what its scale subresource writes.
     """
+    if subresource == "scale":
+        return Reset(only=(tuple(f"f:{name}" for name in replicas.strip(".").split(".")),))
     name = f"{group}/{plural}"
     if not subresource:
         return _MAIN.get(name, _STATUS if has_status else NOTHING)

@@ -55,6 +55,29 @@ EMPTY_TYPE = {
 }
 
 
+def version_faults(spec: Mapping[str, Any]) -> list[StatusCause]:
+    """What is wrong with the schemas of a CustomResourceDefinition's versions.
+
+    One schema for all versions is reported where the real server keeps it, at ``spec.validation``.
+    """
+    versions = spec.get("versions") or []
+    schemas = [(version.get("schema") or {}).get("openAPIV3Schema") for version in versions]
+    has_status = ["status" in (version.get("subresources") or {}) for version in versions]
+    if schemas and all(same(schema, schemas[0]) for schema in schemas[1:]):
+        at = "spec.validation.openAPIV3Schema"
+        return (
+            [] if schemas[0] is None else schema_faults(schemas[0], at, has_status=any(has_status))
+        )
+    return [
+        fault
+        for n, schema in enumerate(schemas)
+        if schema is not None
+        for fault in schema_faults(
+            schema, f"spec.versions[{n}].schema.openAPIV3Schema", has_status=has_status[n]
+        )
+    ]
+
+
 def schema_faults(schema: Schema, at: str, *, has_status: bool = False) -> list[StatusCause]:
     """Everything wrong with ``openAPIV3Schema``, whose path is ``at``."""
     if _depth(schema) > DEPTH_LIMIT:
