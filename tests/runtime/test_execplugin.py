@@ -12,7 +12,7 @@ import pytest
 
 from zonewise.api.errors import ConfigError, ConnectionFailed, ZonewiseError
 from zonewise.runtime.credentials import Certificate, Credential
-from zonewise.runtime.execplugin import ExecCredentials
+from zonewise.runtime.execplugin import OUTPUT_LIMIT, ExecCredentials, Output
 from zonewise.runtime.kubeconfig import ExecPlugin
 
 V1 = "client.authentication.k8s.io/v1"
@@ -213,9 +213,14 @@ async def test_a_cancelled_wait_kills_the_program(script: Script, tmp_path: Path
 
 
 async def test_endless_output_is_bounded(script: Script) -> None:
-    """A program that prints without end is stopped, and its output is not kept."""
+    """A program that prints without end is stopped, and of its output a bounded part is kept."""
     with pytest.raises(ConnectionFailed, match="did not finish"):
         await source(script("exec cat /dev/zero"), timeout=0.5).current()
+    output = Output(asyncio.get_running_loop())
+    for _ in range(3):
+        output.pipe_data_received(1, bytes(OUTPUT_LIMIT - 1))
+        output.pipe_data_received(2, b"x")
+    assert (len(output.stdout), len(output.stderr)) == (OUTPUT_LIMIT, 3)
 
 
 async def test_a_person_is_asked_only_at_a_terminal(script: Script) -> None:

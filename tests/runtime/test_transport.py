@@ -338,16 +338,18 @@ async def test_a_silent_server(scheme: str) -> None:
             await ask(f"{scheme}://127.0.0.1:{port}", Request(method="GET", path="/", timeout=0.1))
 
 
-async def test_a_body_that_stalls() -> None:
-    """The timeout covers the body of an answer that is read as a whole."""
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_body_that_stalls(stream: bool) -> None:
+    """The timeout covers a body that is read as a whole, such as a refused watch's."""
 
     def talk(connection: socket.socket) -> None:
         connection.recv(1 << 16)
         connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf")
         silent(connection)
 
+    request = Request(method="GET", path="/", timeout=0.3, stream=stream)
     with tcp(talk) as port, pytest.raises(ConnectionFailed, match="did not answer within"):
-        await ask(f"http://127.0.0.1:{port}", request_timeout=0.3)
+        await ask(f"http://127.0.0.1:{port}", request)
 
 
 async def test_a_slow_connect_has_its_own_limit() -> None:

@@ -100,7 +100,7 @@ class ExecCredentials(FetchedCredentials):
         loop = asyncio.get_running_loop()
         try:
             process, output = await loop.subprocess_exec(
-                lambda: _Output(loop),
+                lambda: Output(loop),
                 found,
                 *plugin.arguments,
                 env=self._environment(interactive),
@@ -190,7 +190,7 @@ class ExecCredentials(FetchedCredentials):
         return f"{plugin} {what}; {advice}"
 
 
-class _Output(asyncio.SubprocessProtocol):
+class Output(asyncio.SubprocessProtocol):
     """What a program prints, up to a limit, and that it has ended."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -200,18 +200,21 @@ class _Output(asyncio.SubprocessProtocol):
         self.complete = loop.create_future()
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
+        """Keep what is within the limit."""
         kept = self.stdout if fd == 1 else self.stderr
         kept += data[: OUTPUT_LIMIT - len(kept)]
 
     def process_exited(self) -> None:
+        """Its exit code is there; its pipes may still be open."""
         self.exited.set_result(None)
 
     def connection_lost(self, _error: Exception | None) -> None:
+        """It has exited and all it printed was read."""
         if not self.complete.done():
             self.complete.set_result(None)
 
 
-async def _end(process: asyncio.SubprocessTransport, output: _Output, *, group: bool) -> None:
+async def _end(process: asyncio.SubprocessTransport, output: Output, *, group: bool) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         if group:
             os.killpg(process.get_pid(), signal.SIGKILL)

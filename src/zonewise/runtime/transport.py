@@ -8,9 +8,9 @@ Credentials are asked for before each request. A 401 makes the transport ask onc
 send the request a second time if there are any; nothing else is retried here, because only the
 caller knows whether a write that got no answer may be repeated.
 
-``timeout`` covers connecting, sending and, unless the request is a stream, the whole body; a stream
-may stay open for ever once its headers are there, and TCP keepalive finds peers that vanished. The
-caller bounds silence. Bodies that are read as a whole are bounded by ``body_limit``.
+``timeout`` covers connecting, sending and reading a whole body. A stream that is read in chunks may
+stay open for ever once its headers are there; TCP keepalive finds peers that vanished, and silence
+is for the caller to bound. Bodies that are read as a whole are bounded by ``body_limit``.
 
 Redirects are followed within the same server for reads only: credentials never leave for a host
 that the configuration does not name. Answers that no API server gives, such as a login page, become
@@ -208,7 +208,7 @@ class HttpsTransport:
         return HttpsResponse(
             raw,
             config=self._config,
-            deadline=None if request.stream else deadline,
+            deadline=deadline,
             seconds=seconds,
             limit=self._body_limit,
         )
