@@ -63,6 +63,7 @@ def to_storage(served: Served, obj: Obj) -> Obj:
         return obj
     stored = dict(obj)
     served.conversion.to_storage(stored)
+    stored["apiVersion"] = served.conversion.stored_as
     return stored
 
 

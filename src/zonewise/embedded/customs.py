@@ -226,8 +226,7 @@ class Customs:
         conversion = None
         if number != stored:
             conversion = Conversion(
-                to_storage=lambda obj: obj.update(apiVersion=f"{group}/{stored}"),
-                from_storage=_same,
+                stored_as=f"{group}/{stored}", to_storage=_same, from_storage=_same
             )
         return Served(
             kind=kind, rules=rules, conversion=conversion, structure=Structure(kind), table=version
@@ -316,7 +315,7 @@ def _condition(kind: str, status: str, reason: str, message: str, now: str) -> O
 
 
 def _same(_: Obj) -> None:
-    """Versions differ in nothing but their name, which whoever reads sets."""
+    """Versions differ in nothing but their name, which is set on the way."""
 
 
 def _without_cleanup(obj: Obj) -> Obj:

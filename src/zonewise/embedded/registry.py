@@ -30,6 +30,7 @@ class Structure(Protocol):
 class Conversion:
     """How a served version differs from the stored one; both ways change the object in place."""
 
+    stored_as: str  # the apiVersion objects are kept in
     to_storage: Callable[[Obj], None]
     from_storage: Callable[[Obj], None]
 

@@ -20,10 +20,11 @@ from typing import Any
 import msgspec
 
 from zonewise.api import times
-from zonewise.api.definitions import Definitions, read_table
+from zonewise.api.conversions import WAYS
+from zonewise.api.definitions import read_table
 from zonewise.api.errors import ApiError
 from zonewise.api.gates import FeatureGates
-from zonewise.api.kinds import builtin_kinds
+from zonewise.api.kinds import Kind, served_kinds
 from zonewise.api.schema import Type
 from zonewise.embedded import bodies
 from zonewise.embedded.admission import Admission
@@ -46,7 +47,7 @@ from zonewise.embedded.paths import Target
 from zonewise.embedded.plugins import Plugins
 from zonewise.embedded.printers import printer_of
 from zonewise.embedded.reading import Reader
-from zonewise.embedded.registry import Registry, Served
+from zonewise.embedded.registry import Conversion, Registry, Served
 from zonewise.embedded.reviews import Reviews
 from zonewise.embedded.rules.catalog import Catalog
 from zonewise.embedded.state import State
@@ -318,7 +319,30 @@ ROLE_KINDS = tuple(
 
 
 def _builtin(catalog: Catalog) -> list[Served]:
-    definitions = Definitions()
+    kinds = served_kinds()
+    stored = {
+        kind.storage: kind.resource.api_version
+        for kind in reversed(kinds)
+        if _address(kind) not in WAYS
+    }
     return [
-        Served(kind=kind, rules=catalog.of(kind.storage)) for kind in builtin_kinds(definitions)
+        Served(
+            kind=kind,
+            rules=catalog.of(kind.storage),
+            conversion=_conversion(kind, stored[kind.storage]),
+        )
+        for kind in kinds
     ]
+
+
+def _conversion(kind: Kind, stored_as: str) -> Conversion | None:
+    ways = WAYS.get(_address(kind))
+    if ways is None:
+        return None
+    return Conversion(
+        stored_as=stored_as, to_storage=ways.to_storage, from_storage=ways.from_storage
+    )
+
+
+def _address(kind: Kind) -> tuple[str, str, str]:
+    return kind.resource.group, kind.resource.version, kind.resource.plural

@@ -144,6 +144,7 @@ class Writer:
             generation=served.rules.generation,
         )
         served.rules.prepare_create(obj, scene)
+        bodies.fill_defaults(served, obj)
         found = metadata.object_faults(
             obj,
             namespaced=served.kind.resource.namespaced,
