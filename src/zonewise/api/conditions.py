@@ -94,7 +94,7 @@ def _program(text: str) -> Program:
     try:
         program = compiled(text, VARIABLES)
     except CompileError as error:
-        if "undeclared reference to 'authorizer'" in str(error):
+        if re.search(r"\bauthorizer\b", text):
             raise CompileError("authorizer is not supported in match conditions") from None
         raise CompileError(f"compilation failed: {error}") from None
     if program.kind is not BOOL:
