@@ -220,8 +220,11 @@ async def _end(process: asyncio.SubprocessTransport, output: Output, *, group: b
             os.killpg(process.get_pid(), signal.SIGKILL)
         elif process.get_returncode() is None:
             process.kill()
-    process.close()
-    await output.exited
+    # The loop's own watcher must reap the process before close() looks whether it still runs.
+    try:
+        await output.exited
+    finally:
+        process.close()
 
 
 def _last_line(complaint: bytearray) -> str:
