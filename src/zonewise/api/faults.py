@@ -67,6 +67,11 @@ def too_many(field: str, count: int, limit: int) -> StatusCause:
     )
 
 
+def internal(field: str, detail: str) -> StatusCause:
+    """The value could not be judged, because a rule before this one already failed."""
+    return _fault("InternalError", field, "Internal error", detail)
+
+
 def refusal(resource: Resource, name: str, faults: Sequence[StatusCause]) -> Invalid:
     """The 422 that carries the faults of one object."""
     lines = [

@@ -59,15 +59,15 @@ def carry(obj: Obj, old: Obj) -> None:
     """Take over from ``old`` what an update left out and could not change anyway."""
     meta, before = obj["metadata"], old["metadata"]
     meta.pop("selfLink", None)
-    for key in ("uid", "creationTimestamp", "name", "namespace"):
+    if before.get("creationTimestamp"):
+        meta["creationTimestamp"] = before["creationTimestamp"]
+    for key in ("uid", "name", "namespace"):
         if not meta.get(key) and before.get(key):
             meta[key] = before[key]
-    for key in ("deletionTimestamp", "deletionGracePeriodSeconds"):
-        if before.get("deletionTimestamp"):
+    if before.get("deletionTimestamp"):
+        for key in ("deletionTimestamp", "deletionGracePeriodSeconds"):
             if before.get(key) is not None:
                 meta[key] = before[key]
-        else:
-            meta.pop(key, None)
     if "generation" in before:
         meta["generation"] = before["generation"]
     else:

@@ -308,6 +308,7 @@ class Writer:
 
     def _check_place(self, served: Served, target: Target, meta: Obj) -> None:
         if not served.kind.resource.namespaced:
+            meta.pop("namespace", None)
             return
         if not target.namespace:
             raise refusals.method_not_allowed()
@@ -324,8 +325,7 @@ class Writer:
                 f"the name of the object ({name}) does not match the name on the URL"
                 f" ({target.name})"
             )
-        if served.kind.resource.namespaced:
-            self._check_place(served, target, meta)
+        self._check_place(served, target, meta)
 
     def _check_version(self, served: Served, name: str, meta: Obj, before: Obj, put: bool) -> None:
         resource = served.kind.resource

@@ -10,9 +10,13 @@ from __future__ import annotations
 from zonewise.embedded.allocation import Allocation
 from zonewise.embedded.rules import names
 from zonewise.embedded.rules.base import Rules
-from zonewise.embedded.rules.cluster import EventRules, NamespaceRules, NodeRules
+from zonewise.embedded.rules.cluster import NamespaceRules, NodeRules
+from zonewise.embedded.rules.configs import ConfigMapRules, SecretRules
 from zonewise.embedded.rules.customs import DefinitionRules
+from zonewise.embedded.rules.events import EventRules, NewEventRules
+from zonewise.embedded.rules.leases import LeaseRules
 from zonewise.embedded.rules.pods import PodRules
+from zonewise.embedded.rules.quotas import LimitRangeRules, QuotaRules
 from zonewise.embedded.rules.services import ServiceRules
 
 
@@ -109,6 +113,7 @@ CREATED_BY_UPDATE = frozenset(
         "/limitranges",
         "/services",
         "coordination.k8s.io/leases",
+        "events.k8s.io/events",
         "node.k8s.io/runtimeclasses",
         "rbac.authorization.k8s.io/clusterrolebindings",
         "rbac.authorization.k8s.io/clusterroles",
@@ -143,12 +148,18 @@ class Catalog:
 
     def __init__(self, *, allocation: Allocation) -> None:
         self._made: dict[str, Rules] = {
+            "/configmaps": ConfigMapRules(),
             "/events": EventRules(),
+            "/limitranges": LimitRangeRules(),
             "/namespaces": NamespaceRules(),
             "/nodes": NodeRules(),
             "/pods": PodRules(),
+            "/resourcequotas": QuotaRules(),
+            "/secrets": SecretRules(),
             "/services": ServiceRules(allocation),
             "apiextensions.k8s.io/customresourcedefinitions": DefinitionRules(),
+            "coordination.k8s.io/leases": LeaseRules(),
+            "events.k8s.io/events": NewEventRules(),
         }
 
     def of(self, storage: str) -> Rules:

@@ -1,0 +1,33 @@
+"""Leases: a holder's claim on being the one, and until when."""
+
+from __future__ import annotations
+
+from zonewise.api import faults
+from zonewise.embedded import metadata
+from zonewise.embedded.rules.base import Faults, Obj, Rules, Scene
+
+KNOWN_STRATEGY = "OldestEmulationVersion"
+
+
+class LeaseRules(Rules):
+    """The rules of Leases."""
+
+    def validate(self, obj: Obj, scene: Scene) -> Faults:
+        """What is wrong with a Lease."""
+        found: Faults = []
+        spec = obj.get("spec") or {}
+        seconds = spec.get("leaseDurationSeconds")
+        if seconds is not None and seconds <= 0:
+            text = "must be greater than 0"
+            found.append(faults.invalid("spec.leaseDurationSeconds", seconds, text))
+        turns = spec.get("leaseTransitions")
+        if turns is not None and turns < 0:
+            text = "must be greater than or equal to 0"
+            found.append(faults.invalid("spec.leaseTransitions", turns, text))
+        strategy = spec.get("strategy")
+        if strategy is not None and strategy != KNOWN_STRATEGY:
+            found += [
+                faults.invalid("spec.strategy", strategy, text)
+                for text in metadata.qualified_name(strategy)
+            ]
+        return found
