@@ -16,7 +16,7 @@ from tests.embedded.folders import SMALL, copy, fill, held, reopened
 from tests.embedded.objects import KIND, contents, put
 
 from zonewise.api.errors import ConfigError
-from zonewise.embedded.compaction import Record
+from zonewise.embedded.compaction import Record, Sweep
 from zonewise.embedded.folder import FolderDamaged, FolderInUse
 from zonewise.embedded.layout import MIGRATIONS, LayoutTooNew
 from zonewise.embedded.log import CHECKPOINT_BYTES, Log
@@ -180,23 +180,26 @@ def test_compaction_removes_only_what_was_forgotten(tmp_path: Path) -> None:
     log.append([record(2, "a", raw=b"1"), record(3, "b", raw=b"2")])
     log.append([record(4, "a", 1, b"3"), record(5, "b", 2, b"2")])
     log.append([record(6, "c")])
-    assert not log.compact(2, 1)
-    assert log.compact(4, 1 << 20)
-    assert not log.compact(4, 1 << 20)
+    first = Sweep(4, {KIND: {"a": 4, "b": 3}}, log.row)
+    assert log.compact(first, 1 << 20)
+    assert not log.compact(first, 1 << 20)
     log.close(6)
     log, found = Log.open(tmp_path)
-    assert [(item.key, item.rv) for item in found.objects] == [("a", 2), ("b", 3)]
-    assert [item.rv for item in found.records] == [4, 5, 6]
-    assert found.floor == 3
-    while log.compact(6, 1 << 20) and log.floor < 6:
+    assert [(item.key, item.rv) for item in found.objects] == [("a", 4), ("b", 3)]
+    assert [item.rv for item in found.records] == [5, 6]
+    assert found.floor == 4
+    second = Sweep(6, {KIND: {"a": 4, "b": 0, "c": 6}}, log.row)
+    while log.compact(second, 1):
         pass
     log.close(6)
     log, found = Log.open(tmp_path)
     assert [(item.key, item.rv) for item in found.objects] == [("a", 4), ("c", 6)]
     assert (found.records, found.floor, found.rv) == ([], 6, 6)
     log.append([record(7, "a", 2, b"3"), record(8, "c", 2)])
-    for _ in range(5):
-        log.compact(8, 1)
+    for _ in range(2):
+        third = Sweep(8, {KIND: {}}, log.row)
+        while log.compact(third, 1):
+            pass
     log.close(8)
     log, found = Log.open(tmp_path)
     assert (found.objects, found.records, found.rv) == ([], [], 8)

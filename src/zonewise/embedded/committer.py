@@ -24,13 +24,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from zonewise.api.errors import ZonewiseError
 from zonewise.embedded.collection import Collection
-from zonewise.embedded.compaction import Record
+from zonewise.embedded.compaction import Record, Sweep
 from zonewise.embedded.entry import Entry, EventType
 from zonewise.embedded.limits import Limits
 from zonewise.embedded.log import Log, WriteFailed
@@ -60,11 +60,17 @@ class Change(NamedTuple):
         return Record(entry.rv, self.collection.kind, entry.key, _CODES[self.type], entry.raw)
 
 
-class Need(NamedTuple):
-    """What the log is for: objects and history, by weight, and what the history has forgotten."""
+class Need(Protocol):
+    """What a log is for."""
 
-    weight: int
-    forgotten: int
+    def weight(self) -> int:
+        """The least it could weigh, or more: objects and history."""
+
+    def floor(self) -> int:
+        """The newest version that the history has forgotten."""
+
+    def versions(self) -> Mapping[str, Mapping[str, int]]:
+        """The version of every object at that floor, by kind and key."""
 
 
 Publish = Callable[[Sequence[Change]], None]
@@ -80,7 +86,7 @@ class Committer:
         *,
         publish: Publish,
         undo: Undo,
-        need: Callable[[], Need],
+        need: Need,
         clock: Clock,
         limits: Limits,
         inline: bool,
@@ -98,7 +104,7 @@ class Committer:
         self._pending_bytes = 0
         self._unsynced: list[Record] = []
         self._compacted_last = False
-        self._in_vain = 0  # nothing could be removed when only this much was forgotten
+        self._sweep: Sweep | None = None
         self._busy = False
         self._kicked = False
         self._stopped = False
@@ -247,27 +253,33 @@ class Committer:
             or (self._pending and self._compacted_last)  # commits and compaction take turns
         ):
             return False
+        if self._sweep is not None:
+            return True
         waste = self._limits.waste_bytes
-        if log.weight <= waste:
+        if log.weight <= waste or log.weight <= 2 * self._need.weight() + waste:
             return False
-        weight, forgotten = self._need()
-        return log.weight > 2 * weight + waste and forgotten > self._in_vain
+        floor = self._need.floor()
+        if not log.floor < floor <= log.last:
+            return False
+        self._sweep = Sweep(floor, self._need.versions(), log.row)
+        return True
 
     def _compact(self) -> None:
-        log = self._log
-        assert log is not None, "only a log is compacted"
+        log, sweep = self._log, self._sweep
+        assert log is not None and sweep is not None, "only what is due is done"
         self._compacted_last = True
-        _, forgotten = self._need()
+        ended: list[bool] = []
 
         def step() -> None:
-            if not log.compact(min(forgotten, log.last), self._limits.compact_bytes):
-                self._in_vain = forgotten
+            ended.append(not log.compact(sweep, self._limits.compact_bytes))
 
-        self._run(step, self._compacted)
+        self._run(step, partial(self._compacted, ended))
 
-    def _compacted(self, failure: Exception | None) -> None:
+    def _compacted(self, ended: list[bool], failure: Exception | None) -> None:
         if failure is not None:
             self._fail([], failure)
+        if ended != [False]:
+            self._sweep = None
 
     def _run(self, job: Callable[[], None], done: Callable[[Exception | None], None]) -> None:
         log = self._log

@@ -5,10 +5,10 @@ writes it gathers: their records as one blob, inserted by one statement in autoc
 then one call into SQLite, which lets go of the interpreter once and comes back when the data is
 synced; a row per write would fight the event loop for the interpreter at every row.
 
-Rows are added at the end and removed at the beginning. The floor is the version up to which commits
-were removed; `zonewise.embedded.compaction` says what has to be repeated at the end for that. A
-step of compaction is one transaction of bounded size: repeat, remove, move the floor. A restart
-reads everything, and so has the same versions and the same history to serve watches from.
+Rows are added at the end and removed at the beginning. Commits above the floor are all there; what
+was below it is there as far as it still matters (`zonewise.embedded.compaction`). A step of
+compaction is one transaction of bounded size: repeat, remove, move the floor. A restart reads
+everything, and so has the same versions and the same history to serve watches from.
 
 Nothing is believed unchecked. A row's sum runs over its columns *and the sum of the row before it*,
 so a missing, repeated or exchanged row breaks the chain; ``meta`` says where the chain starts and
@@ -35,7 +35,7 @@ import msgspec
 
 from zonewise.api.errors import ConfigError, ZonewiseError
 from zonewise.embedded import layout
-from zonewise.embedded.compaction import GONE, KEPT, Base, Record
+from zonewise.embedded.compaction import KEPT, Floor, Record, Sweep
 from zonewise.embedded.folder import Folder, FolderDamaged
 
 FIRST_RV = 1  # the version of an empty cluster; 0 means "any" in the API
@@ -88,12 +88,11 @@ class Log:
         self._folder = folder
         self._connection = connection
         self._meta = read.meta
-        self._base = read.base
         self._chain = read.chain
         self._row = read.row
         self._last = read.last
         self._weight = read.weight
-        self._added_bytes = 0  # since the last compaction
+        self._last_size = 0  # of the last commit
         self._unchecked = 0  # bytes since the last checkpoint, about
 
     @classmethod
@@ -144,7 +143,7 @@ class Log:
 
     @property
     def floor(self) -> int:
-        """The version up to which commits were removed."""
+        """The version above which every commit is there."""
         return self._meta.floor
 
     @property
@@ -154,6 +153,11 @@ class Log:
         After a crash versions go on above it, so that none is ever used twice.
         """
         return self._meta.ceiling
+
+    @property
+    def row(self) -> int:
+        """The number of the newest row."""
+        return self._row
 
     @property
     def weight(self) -> int:
@@ -173,37 +177,36 @@ class Log:
                     self._connection.execute(_REPLACE_META, meta.summed())
                 self._meta = meta
         self._added(row, records)
+        self._last_size = len(row[1])
         self._last = records[-1].rv
         self._folder.acknowledge(self._last)
 
-    def compact(self, forgotten: int, limit: int) -> bool:
-        """Remove the oldest rows that have no commit newer than ``forgotten``; False if none.
+    def compact(self, sweep: Sweep, limit: int) -> bool:
+        """Remove the oldest rows that a sweep may remove; False if there are none left.
 
-        A step looks at about ``limit`` bytes, and at no less than thrice what was added since the
-        last one: half of it may have to be repeated, and still the log gets shorter.
+        A step looks at about ``limit`` bytes, and at no less than thrice the last commit: half of
+        it may have to be repeated, and still the log gets shorter.
         """
         with self._failing("compact the log"):
-            oldest = self._oldest(forgotten, max(limit, 3 * self._added_bytes))
-            if not oldest:
+            last, chain, records = self._oldest(sweep, max(limit, 3 * self._last_size))
+            if not records:
                 return False
-            records = [record for _, _, some in oldest for record in some]
-            last, chain, _ = oldest[-1]
-            plan = self._base.plan(last, records, self._row + 1)
-            commits = [record.rv for record in records if record.type < KEPT]
-            floor = max(commits, default=self._meta.floor)
-            row = self._sum_up(plan.repeat) if plan.repeat else None
-            tail = row[0] if row else self._row
-            meta = self._meta._replace(floor=floor, removed=last, chain=chain, tail=tail)
+            repeat = sweep.repeated(records)
+            row = self._sum_up(repeat) if repeat else None
+            meta = self._meta._replace(
+                floor=max(sweep.floor, self._meta.floor),
+                removed=last,
+                chain=chain,
+                tail=row[0] if row else self._row,
+            )
             with self._transaction():
                 if row is not None:
                     self._connection.execute(_INSERT, row)
                 self._connection.execute("DELETE FROM log WHERE id <= ?", (last,))
                 self._connection.execute(_REPLACE_META, meta.summed())
         self._meta = meta
-        self._base.carry_out(plan)
         if row is not None:
-            self._added(row, plan.repeat)
-        self._added_bytes = 0
+            self._added(row, repeat)
         self._weight -= sum(weight(record.raw) for record in records)
         return True
 
@@ -232,30 +235,29 @@ class Log:
     def _added(self, row: tuple[int, bytes, int], records: Sequence[Record]) -> None:
         self._row, value, self._chain = row
         self._weight += sum(weight(record.raw) for record in records)
-        self._added_bytes += len(value)
         self._unchecked += len(value) + 2 * layout.PAGE_SIZE
 
-    def _oldest(self, forgotten: int, limit: int) -> list[tuple[int, int, list[Record]]]:
-        """The rows to remove: number, sum, records."""
-        found: list[tuple[int, int, list[Record]]] = []
+    def _oldest(self, sweep: Sweep, limit: int) -> tuple[int, int, list[Record]]:
+        """What goes next: the number and sum of the last row, and all records."""
+        last, chain = self._meta.removed, self._meta.chain
+        found: list[Record] = []
         size = 0
-        chain = self._meta.chain
         rows = self._connection.execute("SELECT * FROM log ORDER BY id")
         try:
             for number, value, chained in rows:
-                chain = _sum(number, value, chain)
-                if chain != chained:
+                if number > sweep.until or size >= limit:
+                    break
+                if _sum(number, value, chain) != chained:
                     raise sqlite3.DatabaseError(f"row {number} is not what was written")
                 records = _DECODER.decode(value)
-                if records[-1].type < KEPT and records[-1].rv > forgotten:
+                if records[-1].type < KEPT and records[-1].rv > sweep.floor:
                     break
-                found.append((number, chain, records))
+                last, chain = number, chained
+                found += records
                 size += len(value)
-                if size >= limit:
-                    break
         finally:
             rows.close()
-        return found
+        return last, chain, found
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -284,28 +286,27 @@ class _Reader:
     """Everything in a database, checked."""
 
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
-        self.base = Base()
         self.weight = 0
         self._path = path
-        self._objects: dict[tuple[str, str], Record] = {}
-        self._records: list[Record] = []
         try:
             self.meta = self._read_meta(connection)
             self.chain = self.meta.chain
             self.row = self.meta.removed
+            self._floor = Floor(self.meta.floor)
             for number, value, chained in connection.execute("SELECT * FROM log ORDER BY id"):
                 self._read_row(number, value, chained)
             if self.row < self.meta.tail:
                 raise FolderDamaged(path, "rows are missing at its end")
         except (TypeError, ValueError, msgspec.DecodeError) as error:
             raise FolderDamaged(path, f"a row holds what was never written ({error})") from error
-        self.last = self._records[-1].rv if self._records else self.meta.floor
+        events = self._floor.events
+        self.last = events[-1].rv if events else self.meta.floor
 
     def contents(self) -> Contents:
         """What was read."""
         return Contents(
-            [record for record in self._objects.values() if record.type != GONE],
-            self._records,
+            self._floor.objects(),
+            self._floor.events,
             self.meta.floor,
             max(self.last, self.meta.ceiling),
         )
@@ -325,10 +326,7 @@ class _Reader:
         self.row = number
         for record in _DECODER.decode(value):
             self.weight += weight(record.raw)
-            if record.type < KEPT:
-                self._records.append(record)
-            elif self.base.found(number, record):
-                self._objects[record.kind, record.key] = record
+            self._floor.read(record)
 
 
 def _sum(row: int, value: bytes, before: int) -> int:

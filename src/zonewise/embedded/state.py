@@ -21,7 +21,7 @@ from typing import Final
 
 from zonewise.api.errors import ZonewiseError
 from zonewise.embedded.collection import Collection, Matches, Page
-from zonewise.embedded.committer import TYPES, Change, Clock, Committer, Need
+from zonewise.embedded.committer import TYPES, Change, Clock, Committer
 from zonewise.embedded.compaction import DELETED
 from zonewise.embedded.entry import Entry, EventType, key_of
 from zonewise.embedded.history import Event, History
@@ -84,7 +84,7 @@ class State:
             log,
             publish=self._publish,
             undo=self._undo,
-            need=self._need,
+            need=_Need(self),
             clock=clock,
             limits=self.limits,
             inline=inline or log is None,
@@ -306,12 +306,6 @@ class State:
         if rv > self.visible_rv:
             raise TooNew(rv, self.visible_rv)
 
-    def _need(self) -> Need:
-        weight = self._history.bytes
-        for collection in self._collections.values():
-            weight += collection.bytes + len(collection.entries) * RECORD_OVERHEAD
-        return Need(weight, self._history.floor)
-
     def _publish(self, batch: Sequence[Change]) -> None:
         """Make committed writes visible."""
         now = self._clock()
@@ -380,3 +374,28 @@ class State:
             start -= 1
             size += len(contents.records[start].raw)
         return start
+
+
+class _Need:
+    """What a state needs its log for."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    def weight(self) -> int:
+        weight = self._state._history.bytes
+        for collection in self._state._collections.values():
+            weight += collection.bytes + len(collection.entries) * RECORD_OVERHEAD
+        return weight
+
+    def floor(self) -> int:
+        return self._state.floor
+
+    def versions(self) -> dict[str, dict[str, int]]:
+        found = {}
+        for kind, collection in self._state._collections.items():
+            versions = {key: entry.rv for key, entry in collection.entries.items()}
+            for key, entry in collection.before(self._state.floor).items():
+                versions[key] = entry.rv if entry is not None else 0
+            found[kind] = versions
+        return found
