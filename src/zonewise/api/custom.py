@@ -12,6 +12,7 @@ while the object breaks something that a rule could stumble over.
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any, NamedTuple
 
 import msgspec
@@ -19,10 +20,10 @@ import msgspec
 from zonewise.api import constraints, faults
 from zonewise.api.comparison import ABSENT
 from zonewise.api.errors import StatusCause
-from zonewise.api.rules import has_rules, rule_faults
 from zonewise.api.schema import UNSET, Type
-from zonewise.api.structural import META_FIELDS, UNKNOWN
+from zonewise.api.structural import META_FIELDS, UNKNOWN, has_rules
 
+RULES = "zonewise.api.rules"  # loaded with CEL when the first rule is met, not before
 BLOCKING = {
     "FieldValueNotSupported",
     "FieldValueRequired",
@@ -143,7 +144,8 @@ def resource_faults(
         return found
     if any(fault.reason in BLOCKING for fault in found):
         return [*found, faults.invalid(constraints.NOWHERE, None, NOT_CHECKED)]
-    return found + rule_faults(kind, new, old)
+    broken: list[StatusCause] = import_module(RULES).rule_faults(kind, new, old)
+    return found + broken
 
 
 def list_faults(kind: Type, value: Any, at: str = "") -> list[StatusCause]:

@@ -11,7 +11,6 @@ import binascii
 import re
 from collections.abc import Callable
 from datetime import datetime
-from email.utils import parseaddr
 from functools import partial
 from ipaddress import AddressValueError, IPv6Address
 from urllib.parse import urlsplit
@@ -34,6 +33,8 @@ _SCALA_UNITS = (
     r"|s(?:ecs?|econds?)?|m(?:ins?|inutes?)?|h(?:rs?|ours?)?|d(?:ays?)?|w(?:eeks?)?"
 )
 _SCALA_DURATION = re.compile(rf"(?:\d+\s*(?:{_SCALA_UNITS})\s*)+")
+_ADDRESS = re.compile(r"[^\s@,;:<>()\[\]\\\"]+@[^\s@,;:<>()\\\"]+")
+_NAMED_ADDRESS = re.compile(r"[^<>,@]*<([^<>]*)>\s*")
 _BAD_PERCENT = re.compile(r"%(?![0-9a-fA-F]{2})")
 _URI = re.compile(r"(?:[a-zA-Z][a-zA-Z0-9+.-]*:|/)[^\x00-\x20\x7f]*")
 
@@ -118,10 +119,9 @@ def is_base64(text: str) -> bool:
 
 
 def is_email(text: str) -> bool:
-    """An address, alone or behind a name."""
-    address = parseaddr(text)[1]
-    local, at, domain = address.rpartition("@")
-    return bool(at and local and domain) and not re.search(r"[\s,;]", address) and "," not in text
+    """An address, alone or in angle brackets behind a name."""
+    named = _NAMED_ADDRESS.fullmatch(text)
+    return _ADDRESS.fullmatch(named[1] if named else text.strip()) is not None
 
 
 def is_uri(text: str) -> bool:

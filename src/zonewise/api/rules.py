@@ -44,7 +44,14 @@ from zonewise.api.comparison import ABSENT, Mistyped, element_of, same
 from zonewise.api.constraints import NOWHERE
 from zonewise.api.errors import StatusCause
 from zonewise.api.schema import Rule, Type
-from zonewise.api.structural import META_FIELDS, Schema, subschemas, type_of
+from zonewise.api.structural import (
+    META_FIELDS,
+    Schema,
+    field_path,
+    has_rules,
+    subschemas,
+    type_of,
+)
 
 OBJECT_BUDGET = 3_000_000
 MESSAGE_LIMIT = 5 * 1024
@@ -290,45 +297,7 @@ def _rule_compile_faults(
         yield faults.invalid(f"{at}.optionalOldSelf", rule.optional_old_self, words)
 
 
-def field_path(kind: Type, path: str) -> str | None:
-    """A rule's ``fieldPath`` as a path below its part, None if it leads nowhere."""
-    out, at = "", 0
-    here: Type = kind
-    while at < len(path):
-        if path[at] == ".":
-            end = at + 1
-            while end < len(path) and path[end] not in ".[":
-                end += 1
-            name, at = path[at + 1 : end], end
-        elif path.startswith("['", at):
-            end = path.find("']", at)
-            if end < 0:
-                return None
-            name, at = path[at + 2 : end].replace("\\'", "'").replace("\\\\", "\\"), end + 2
-        else:
-            return None
-        if here.fields:
-            if name not in here.fields:
-                return None
-            here, out = here.fields[name], f"{out}.{name}" if out else name
-        elif here.values is not None:
-            here, out = here.values, f"{out}[{name}]"
-        else:
-            return None
-    return out
-
-
 # -------------------------------------------------------------------------------------- evaluation
-
-
-def has_rules(kind: Type) -> bool:
-    """Whether a rule is anywhere in a type."""
-    known: bool | None = kind.memo.get("has rules")
-    if known is None:
-        below = [*kind.fields.values(), kind.values, kind.items]
-        known = bool(kind.rules) or any(has_rules(child) for child in below if child is not None)
-        kind.memo["has rules"] = known
-    return known
 
 
 def rule_faults(kind: Type, new: Any, old: Any = None, *, at: str = "") -> list[StatusCause]:

@@ -178,3 +178,41 @@ def subschemas(schema: Schema, at: str) -> Iterator[tuple[str, Schema, bool]]:
             yield f"{at}.{junctor}[{n}]", sub, False
     if isinstance(schema.get("not"), Mapping):
         yield f"{at}.not", schema["not"], False
+
+
+def has_rules(kind: Type) -> bool:
+    """Whether a rule is anywhere in a type."""
+    known: bool | None = kind.memo.get("has rules")
+    if known is None:
+        below = [*kind.fields.values(), kind.values, kind.items]
+        known = bool(kind.rules) or any(has_rules(child) for child in below if child is not None)
+        kind.memo["has rules"] = known
+    return known
+
+
+def field_path(kind: Type, path: str) -> str | None:
+    """A rule's ``fieldPath`` as a path below its part, None if it leads nowhere."""
+    out, at = "", 0
+    here: Type = kind
+    while at < len(path):
+        if path[at] == ".":
+            end = at + 1
+            while end < len(path) and path[end] not in ".[":
+                end += 1
+            name, at = path[at + 1 : end], end
+        elif path.startswith("['", at):
+            end = path.find("']", at)
+            if end < 0:
+                return None
+            name, at = path[at + 2 : end].replace("\\'", "'").replace("\\\\", "\\"), end + 2
+        else:
+            return None
+        if here.fields:
+            if name not in here.fields:
+                return None
+            here, out = here.fields[name], f"{out}.{name}" if out else name
+        elif here.values is not None:
+            here, out = here.values, f"{out}[{name}]"
+        else:
+            return None
+    return out
