@@ -328,7 +328,7 @@ def _builtin(catalog: Catalog) -> list[Served]:
     return [
         Served(
             kind=kind,
-            rules=catalog.of(kind.storage),
+            rules=catalog.of(f"{kind.resource.group}/{kind.resource.plural}"),
             conversion=_conversion(kind, stored[kind.storage]),
         )
         for kind in kinds
