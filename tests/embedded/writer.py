@@ -1,8 +1,9 @@
 """A program that writes to a state until it is killed, and says what it was told.
 
 Arguments: the data folder, the number of writers, the version to watch from, how many writes each
-writer makes (0: endless). Each line it prints is one system call, made after the write it tells of
-was acknowledged: ``ack KEY VERSION VALUE``, or ``saw VERSION`` for an event of the watch.
+writer makes (0: endless), how many events the history keeps. Each line it prints is one system
+call, made after the write it tells of was acknowledged: ``ack KEY VERSION VALUE``, or ``saw
+VERSION`` for an event of the watch. It compacts the log as often as it can.
 """
 
 from __future__ import annotations
@@ -18,8 +19,7 @@ from tests.embedded.objects import KIND, configmap, frames
 
 from zonewise.embedded.limits import Limits
 from zonewise.embedded.state import State
-
-LIMITS = Limits(history_events=100_000, history_age=1e9)
+from zonewise.embedded.watchers import Watcher
 
 
 def tell(line: str) -> None:
@@ -46,23 +46,31 @@ async def write(state: State, writer: int, rounds: int) -> None:
         tell(f"ack {name} {entry.rv} {value}")
 
 
-async def watch(state: State, since: int) -> None:
+def tell_all(chunk: bytes) -> None:
+    """Tell every event of a chunk."""
+    for _, _, rv in frames(chunk):
+        tell(f"saw {rv}")
+
+
+async def watch(watcher: Watcher) -> None:
     """Tell every event."""
-    watcher = state.watch(KIND, since=since)
     while (chunk := await watcher.next()) is not None:
-        for _, _, rv in frames(chunk):
-            tell(f"saw {rv}")
+        tell_all(chunk)
 
 
 async def main() -> None:
     """Write until killed, or until done."""
-    folder, writers, since, rounds = Path(sys.argv[1]), *map(int, sys.argv[2:5])
-    state = State.open(folder, clock=time.monotonic, limits=LIMITS)
-    watching = asyncio.create_task(watch(state, since))
+    writers, since, rounds, history = map(int, sys.argv[2:])
+    limits = Limits(history_events=history, waste_bytes=1, compact_bytes=1)
+    state = State.open(Path(sys.argv[1]), clock=time.monotonic, limits=limits)
+    watcher = state.watch(KIND, since=since)
+    watching = asyncio.create_task(watch(watcher))
     await asyncio.gather(*(write(state, number, rounds) for number in range(writers)))
-    await asyncio.sleep(0)
+    watching.cancel()
+    await asyncio.wait([watching])
+    while chunk := watcher.poll():
+        tell_all(chunk)
     await state.close()
-    await watching
 
 
 if __name__ == "__main__":
