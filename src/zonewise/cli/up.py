@@ -99,6 +99,7 @@ def _server(folder: Path, host: str, gates: FeatureGates) -> ApiServer:
 
 async def _serve(process: Process, server: ApiServer, port: int, *, kept: bool) -> None:
     from zonewise.embedded.pages import VERSION
+    from zonewise.runtime.memory import settle
 
     try:
         address = await server.start(port)
@@ -116,6 +117,7 @@ async def _serve(process: Process, server: ApiServer, port: int, *, kept: bool) 
             ),
             nl=False,
         )
+        settle()
         process.ready = True
         await process.stopping.wait()
     except OSError as error:
