@@ -105,7 +105,7 @@ class Plugins:
         assert obj is not None
         if MIRROR in (obj["metadata"].get("annotations") or {}):
             return
-        spec = obj["spec"]
+        spec = obj.setdefault("spec", {})
         name = spec.get("serviceAccountName") or "default"
         spec["serviceAccountName"] = spec["serviceAccount"] = name
         account = self._look("/serviceaccounts", attributes.namespace, name)
@@ -125,7 +125,7 @@ class Plugins:
             spec["imagePullSecrets"] = [dict(one) for one in account["imagePullSecrets"]]
 
     def _mount_token(self, spec: Obj) -> None:
-        containers = [*(spec.get("initContainers") or ()), *spec.get("containers", ())]
+        containers = [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]
         bare = [
             one
             for one in containers
@@ -265,10 +265,17 @@ class Plugins:
         assert obj is not None
         spec = obj["spec"]
         name = spec.get("runtimeClassName")
+        resource = attributes.served.kind.resource
         if not name:
+            if spec.get("overhead"):
+                raise refusals.forbidden(
+                    resource,
+                    attributes.name,
+                    "pod rejected: Pod Overhead set without corresponding RuntimeClass defined"
+                    " Overhead",
+                )
             return
         chosen = self._look("node.k8s.io/runtimeclasses", "", name)
-        resource = attributes.served.kind.resource
         if chosen is None:
             raise refusals.forbidden(
                 resource, attributes.name, f'pod rejected: RuntimeClass "{name}" not found'
@@ -298,10 +305,9 @@ class Plugins:
 
 def tolerations(attributes: Attributes) -> None:
     """A pod may stay five minutes on a node that stopped answering, unless it says otherwise."""
-    if not _new(attributes, "/pods"):
+    if attributes.served.storage != "/pods" or attributes.subresource or attributes.obj is None:
         return
     obj = attributes.obj
-    assert obj is not None
     have = obj["spec"].get("tolerations") or []
     for key in (NOT_READY, UNREACHABLE):
         if not any(_tolerates(one, key) for one in have):

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from zonewise.api import quantity
+from zonewise.api import faults, quantity
+from zonewise.embedded.rules import podchanges
+from zonewise.embedded.rules.affinity import merge_label_keys
 from zonewise.embedded.rules.base import Faults, Obj, Rules, Scene
+from zonewise.embedded.rules.containers import image_faults
+from zonewise.embedded.rules.podspec import annotation_faults, profile_faults, spec_faults
 
 FINISHED = ("Failed", "Succeeded")
 SCARCE = ("cpu", "memory")
@@ -47,6 +51,7 @@ class PodRules(Rules):
     def prepare_create(self, obj: Obj, scene: Scene) -> None:
         """A new pod is pending."""
         spec = obj.setdefault("spec", {})
+        _patient(spec)
         status: Obj = {"phase": "Pending", "qosClass": qos_class(spec)}
         if spec.get("schedulingGates"):
             status["conditions"] = [
@@ -54,21 +59,42 @@ class PodRules(Rules):
                     "type": "PodScheduled",
                     "status": "False",
                     "lastProbeTime": None,
-                    "lastTransitionTime": None,
+                    "lastTransitionTime": scene.now,
                     "reason": "SchedulingGated",
                     "message": "Scheduling is blocked due to non-empty scheduling gates",
                 }
             ]
         obj["status"] = status
+        if spec.get("affinity") or spec.get("topologySpreadConstraints"):
+            merge_label_keys(spec, obj["metadata"].get("labels") or {})
+
+    def prepare_update(self, obj: Obj, old: Obj, scene: Scene) -> None:
+        """Two subresources change a part of the spec and nothing else."""
+        _patient(obj.setdefault("spec", {}))
+        if scene.subresource == "ephemeralcontainers":
+            podchanges.keep_but_ephemeral(obj, old)
+        elif scene.subresource == "resize":
+            podchanges.keep_but_resources(obj, old)
 
     def prepare_status(self, obj: Obj, old: Obj, scene: Scene) -> None:
         """A status write cannot take away what only the server knows."""
         obj["metadata"].pop("ownerReferences", None)
         if old["metadata"].get("ownerReferences"):
             obj["metadata"]["ownerReferences"] = old["metadata"]["ownerReferences"]
-        quality = (old.get("status") or {}).get("qosClass")
-        if quality:
-            obj.setdefault("status", {})["qosClass"] = quality
+        status, before = obj.setdefault("status", {}), old.get("status") or {}
+        for key in ("qosClass", "observedGeneration"):
+            if not status.get(key) and before.get(key):
+                status[key] = before[key]
+        seen: dict[str, list[int]] = {}
+        for condition in before.get("conditions") or ():
+            number = condition.get("observedGeneration", 0)
+            seen.setdefault(condition.get("type", ""), []).append(number)
+        for condition in status.get("conditions") or ():
+            left = seen.get(condition.get("type", ""))
+            number = left.pop(0) if left else 0
+            if number and not condition.get("observedGeneration"):
+                condition["observedGeneration"] = number
+        _align(status)
 
     def grace(self, obj: Obj, asked: int | None, scene: Scene) -> int:
         """Nobody has to finish a pod that never ran or has finished."""
@@ -78,9 +104,75 @@ class PodRules(Rules):
             return 0
         return max(int(seconds), 0) if seconds >= 0 else 1
 
+    def validate(self, obj: Obj, scene: Scene) -> Faults:
+        """What is wrong with a pod, new or not."""
+        spec, meta = obj["spec"], obj["metadata"]
+        found = spec_faults(spec, "spec", meta)
+        if meta.get("annotations"):
+            found += annotation_faults(meta["annotations"], spec, "metadata.annotations")
+        for group in ("containers", "initContainers"):
+            for index, one in enumerate(spec.get(group) or ()):
+                found += image_faults(one, f"spec.{group}[{index}]")
+        if not spec.get("serviceAccountName"):
+            found += _tokens_of_nobody(spec)
+        return found
+
+    def validate_create(self, obj: Obj, scene: Scene) -> Faults:
+        """What is wrong with a new pod."""
+        found = self.validate(obj, scene)
+        spec, annotations = obj["spec"], obj["metadata"].get("annotations")
+        if spec.get("ephemeralContainers"):
+            found.append(faults.forbidden("spec.ephemeralContainers", "cannot be set on create"))
+        if spec.get("nodeName") and spec.get("schedulingGates"):
+            text = "cannot be set until all schedulingGates have been cleared"
+            found.append(faults.forbidden("spec.nodeName", text))
+        if annotations:
+            found += profile_faults(annotations, spec, "spec")
+        return found
+
+    def validate_update(self, obj: Obj, old: Obj, scene: Scene) -> Faults:
+        """What an update may not change."""
+        spec, before = obj["spec"], old["spec"]
+        found = self.validate(obj, scene)
+        if scene.subresource == "resize":
+            quality = (old.get("status") or {}).get("qosClass") or qos_class(before)
+            return found + podchanges.resize_faults(obj, old, qos_class(spec), quality)
+        found += podchanges.annotation_change_faults(obj, old)
+        if scene.subresource == "ephemeralcontainers":
+            return found + podchanges.ephemeral_change_faults(spec, before)
+        return found + podchanges.spec_change_faults(spec, before)
+
     def validate_status(self, obj: Obj, old: Obj, scene: Scene) -> Faults:
         """What is wrong with a new status."""
-        return []
+        return podchanges.status_faults(obj, old)
+
+
+def _patient(spec: Obj) -> None:
+    """Nobody finishes in less than no time: a second is meant."""
+    if spec.get("terminationGracePeriodSeconds", 0) < 0:
+        spec["terminationGracePeriodSeconds"] = 1
+
+
+def _align(status: Obj) -> None:
+    """``podIP`` is the first of ``podIPs``; a client may speak of either."""
+    one, many = status.get("podIP", ""), status.get("podIPs") or []
+    if one and not many:
+        status["podIPs"] = [{"ip": one}]
+    elif many and not one:
+        status["podIP"] = many[0].get("ip", "")
+    elif many and one != many[0].get("ip", ""):
+        status["podIPs"] = [{"ip": one}]
+
+
+def _tokens_of_nobody(spec: Obj) -> Faults:
+    found: Faults = []
+    for index, volume in enumerate(spec.get("volumes") or ()):
+        for number, source in enumerate((volume.get("projected") or {}).get("sources") or ()):
+            if source.get("serviceAccountToken") is not None:
+                at = f"spec.volumes[{index}].projected.sources[{number}].serviceAccountToken"
+                text = "must not be specified when serviceAccountName is not set"
+                found.append(faults.forbidden(at, text))
+    return found
 
 
 def qos_class(spec: Obj) -> str:
