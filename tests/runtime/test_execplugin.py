@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import signal
 import stat
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -200,6 +201,15 @@ async def test_a_hanging_program_is_killed_with_its_children(
         await source(command, timeout=1.0).current()
     child = int((tmp_path / "pid").read_text())
     await until(lambda: not running(child))
+
+
+async def test_what_a_finished_program_leaves_behind_lives(script: Script, tmp_path: Path) -> None:
+    """A plugin may start a helper of its own; only plugins that hang are stopped with theirs."""
+    text = "sleep 600 > /dev/null 2>&1 & echo $! > pid;" + printed(token="t")
+    assert await source(script(text)).current() == Credential("Bearer t")
+    helper = int((tmp_path / "pid").read_text())
+    assert running(helper)
+    os.kill(helper, signal.SIGKILL)
 
 
 async def test_a_cancelled_wait_kills_the_program(script: Script, tmp_path: Path) -> None:

@@ -215,11 +215,13 @@ class Output(asyncio.SubprocessProtocol):
 
 
 async def _end(process: asyncio.SubprocessTransport, output: Output, *, group: bool) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        if group:
-            os.killpg(process.get_pid(), signal.SIGKILL)
-        elif process.get_returncode() is None:
-            process.kill()
+    """Kill what has not ended by itself; what a finished program left behind is its own affair."""
+    if not output.complete.done():
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if group:
+                os.killpg(process.get_pid(), signal.SIGKILL)
+            elif process.get_returncode() is None:
+                process.kill()
     # The loop's own watcher must reap the process before close() looks whether it still runs.
     try:
         await output.exited
