@@ -55,6 +55,8 @@ from zonewise.embedded.subresources import Subresources
 from zonewise.embedded.table import Table
 from zonewise.embedded.tokens import Tokens
 from zonewise.embedded.verbs import Verbs, not_here
+from zonewise.embedded.webhookcall import Caller, Services
+from zonewise.embedded.webhooks import Webhooks
 from zonewise.embedded.writing import Writer
 
 Obj = dict[str, Any]
@@ -97,9 +99,9 @@ class ApiServer:
         self.state = State.open(folder, clock=clock, inline=inline)
         self.identity = Identity(folder, host=host, now=self._moment())
         self._allocation = Allocation(settings.service_networks, rng)
-        self._catalog = Catalog(allocation=self._allocation)
-        self.registry = Registry(_builtin(self._catalog))
         self.authorizer = Authorizer()
+        self._catalog = Catalog(allocation=self._allocation, authorizer=self.authorizer)
+        self.registry = Registry(_builtin(self._catalog))
         tokens = Tokens(self.identity.token_key, clock=clock, new_id=self._uid)
         self.authenticator = Authenticator(
             tokens=tokens,
@@ -108,7 +110,13 @@ class ApiServer:
             clock=clock,
         )
         plugins = Plugins(self._look, self._every, rng.choice)
-        admission = Admission(plugins.mutating, plugins.validating)
+        self._webhooks = Webhooks(
+            state=self.state,
+            registry=self.registry,
+            caller=Caller(Services(self._look, self._slices, rng.choice)),
+            new_uid=self._uid,
+        )
+        admission = Admission(plugins.mutating, plugins.validating, self._webhooks)
         self.writer = Writer(
             registry=self.registry,
             state=self.state,
@@ -246,6 +254,7 @@ class ApiServer:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._http:
             await self._http.close()
+        await self._webhooks.close()
         await self.state.close()
 
     async def _ensure(self, obj: Obj) -> None:
@@ -301,6 +310,13 @@ class ApiServer:
 
     def _every(self, storage: str) -> Iterable[Obj]:
         return [bodies.decode_stored(entry.raw) for entry in self.state.list(storage).entries]
+
+    def _slices(self, namespace: str, service: str) -> Iterable[Obj]:
+        return [
+            bodies.decode_stored(entry.raw)
+            for entry in self.state.list("discovery.k8s.io/endpointslices", namespace).entries
+            if entry.labels.get("kubernetes.io/service-name") == service
+        ]
 
     def _moment(self) -> dt.datetime:
         return times.from_epoch(self._clock())

@@ -8,25 +8,19 @@ tests).
 from __future__ import annotations
 
 from zonewise.embedded.allocation import Allocation
-from zonewise.embedded.rules import names
+from zonewise.embedded.authorization import Authorizer
 from zonewise.embedded.rules.base import Rules
 from zonewise.embedded.rules.cluster import NamespaceRules, NodeRules
 from zonewise.embedded.rules.configs import ConfigMapRules, SecretRules
 from zonewise.embedded.rules.customs import DefinitionRules
 from zonewise.embedded.rules.events import EventRules, NewEventRules
+from zonewise.embedded.rules.hooks import HookRules
 from zonewise.embedded.rules.leases import LeaseRules
 from zonewise.embedded.rules.pods import PodRules
 from zonewise.embedded.rules.quotas import LimitRangeRules, QuotaRules
+from zonewise.embedded.rules.roles import BindingRules, RoleRules
 from zonewise.embedded.rules.services import ServiceRules
-
-
-class PathNamed(Rules):
-    """Kinds whose names may be anything that fits between two slashes."""
-
-    def name_faults(self, name: str) -> list[str]:
-        """Why a name is none."""
-        return names.path_segment(name)
-
+from zonewise.embedded.rules.slices import EndpointsRules, SliceRules
 
 COUNTED = frozenset(
     {
@@ -137,18 +131,16 @@ STATUS_KEEPS_METADATA = frozenset(
 )
 """Kinds whose status subresource leaves labels alone."""
 
-PATH_NAMED = frozenset(
-    f"rbac.authorization.k8s.io/{plural}"
-    for plural in ("clusterrolebindings", "clusterroles", "rolebindings", "roles")
-)
+RBAC = "rbac.authorization.k8s.io"
 
 
 class Catalog:
     """Makes the rules of each stored kind, once."""
 
-    def __init__(self, *, allocation: Allocation) -> None:
+    def __init__(self, *, allocation: Allocation, authorizer: Authorizer) -> None:
         self._made: dict[str, Rules] = {
             "/configmaps": ConfigMapRules(),
+            "/endpoints": EndpointsRules(),
             "/events": EventRules(),
             "/limitranges": LimitRangeRules(),
             "/namespaces": NamespaceRules(),
@@ -157,16 +149,26 @@ class Catalog:
             "/resourcequotas": QuotaRules(),
             "/secrets": SecretRules(),
             "/services": ServiceRules(allocation),
+            "admissionregistration.k8s.io/mutatingwebhookconfigurations": HookRules(),
+            "admissionregistration.k8s.io/validatingwebhookconfigurations": HookRules(),
             "apiextensions.k8s.io/customresourcedefinitions": DefinitionRules(),
             "coordination.k8s.io/leases": LeaseRules(),
+            "discovery.k8s.io/endpointslices": SliceRules(),
             "events.k8s.io/events": NewEventRules(),
         }
+        for kind, plural in (("Role", "roles"), ("ClusterRole", "clusterroles")):
+            self._made[f"{RBAC}/{plural}"] = RoleRules(authorizer, kind, plural)
+        for kind, plural in (
+            ("RoleBinding", "rolebindings"),
+            ("ClusterRoleBinding", "clusterrolebindings"),
+        ):
+            self._made[f"{RBAC}/{plural}"] = BindingRules(authorizer, kind, plural)
 
     def of(self, storage: str) -> Rules:
         """The rules of a stored kind."""
         rules = self._made.get(storage)
         if rules is None:
-            rules = self._made[storage] = PathNamed() if storage in PATH_NAMED else Rules()
+            rules = self._made[storage] = Rules()
         rules.generation = storage in COUNTED
         rules.answers_deleted = storage in ANSWERS_DELETED
         rules.blind_update = storage not in VERSIONED_UPDATES

@@ -1,0 +1,243 @@
+"""Webhook configurations: whom to ask, about what, and whether the answer is binding."""
+
+from __future__ import annotations
+
+from urllib.parse import SplitResult, urlsplit
+
+from zonewise.api import faults
+from zonewise.embedded import metadata
+from zonewise.embedded.rules import names
+from zonewise.embedded.rules.base import Faults, Obj, Rules, Scene
+from zonewise.embedded.rules.expressions import condition_fault
+from zonewise.embedded.rules.selectors import selector_faults
+
+REVIEWS = ("v1", "v1beta1")
+EFFECTS = ("None", "NoneOnDryRun")
+OPERATIONS = ("*", "CONNECT", "CREATE", "DELETE", "UPDATE")
+SCOPES = ("*", "Cluster", "Namespaced")
+LONGEST_WAIT = 30
+MOST_CONDITIONS = 64
+
+
+class HookRules(Rules):
+    """The rules of both kinds of webhook configurations."""
+
+    def validate(self, obj: Obj, scene: Scene) -> Faults:
+        """What is wrong with a configuration."""
+        found: Faults = []
+        seen: set[str] = set()
+        for index, hook in enumerate(obj.get("webhooks") or ()):
+            path = f"webhooks[{index}]"
+            name = hook.get("name", "")
+            found += _hook_faults(hook, path) + _version_faults(hook, path)
+            if name and name in seen:
+                found.append(faults.duplicate(f"{path}.name", name))
+            seen.add(name)
+        return found
+
+
+def _hook_faults(hook: Obj, path: str) -> Faults:
+    found = _name_faults(hook.get("name", ""), f"{path}.name")
+    for index, rule in enumerate(hook.get("rules") or ()):
+        found += _rule_faults(rule, f"{path}.rules[{index}]")
+    for key, known in (
+        ("failurePolicy", ("Fail", "Ignore")),
+        ("matchPolicy", ("Equivalent", "Exact")),
+        ("reinvocationPolicy", ("IfNeeded", "Never")),
+    ):
+        value = hook.get(key)
+        if value is not None and value not in known:
+            found.append(faults.unsupported(f"{path}.{key}", value, known))
+    effects = hook.get("sideEffects")
+    if effects is None:
+        found.append(faults.required(f"{path}.sideEffects"))
+    elif effects not in EFFECTS:
+        found.append(faults.unsupported(f"{path}.sideEffects", effects, EFFECTS))
+    wait = hook.get("timeoutSeconds")
+    if wait is not None and not 1 <= wait <= LONGEST_WAIT:
+        text = f"the timeout value must be between 1 and {LONGEST_WAIT} seconds"
+        found.append(faults.invalid(f"{path}.timeoutSeconds", wait, text))
+    for key in ("namespaceSelector", "objectSelector"):
+        found += selector_faults(hook.get(key), f"{path}.{key}")
+    found += _client_faults(hook.get("clientConfig") or {}, f"{path}.clientConfig")
+    return found + condition_faults(hook.get("matchConditions") or [], f"{path}.matchConditions")
+
+
+def _name_faults(name: str, path: str) -> Faults:
+    if not name:
+        return [faults.required(path)]
+    texts = names.subdomain(name)
+    if not texts and name.count(".") < 2:
+        texts = ["should be a domain with at least three segments separated by dots"]
+    return [faults.invalid(path, name, text) for text in texts]
+
+
+def _version_faults(hook: Obj, path: str) -> Faults:
+    path = f"{path}.admissionReviewVersions"
+    versions = hook.get("admissionReviewVersions") or []
+    if not versions:
+        return [faults.required(path, "must specify one of " + ", ".join(REVIEWS))]
+    found: Faults = []
+    for index, version in enumerate(versions):
+        at = f"{path}[{index}]"
+        if version in versions[:index]:
+            found.append(faults.invalid(at, version, "duplicate version"))
+            continue
+        found += [faults.invalid(at, version, text) for text in names.label_1035(version)]
+    if not found and not set(versions) & set(REVIEWS):
+        text = "must include at least one of " + ", ".join(REVIEWS)
+        found.append(faults.invalid(path, versions, text))
+    return found
+
+
+def _rule_faults(rule: Obj, path: str) -> Faults:
+    found: Faults = []
+    for key in ("apiGroups", "apiVersions"):
+        values = rule.get(key) or []
+        if not values:
+            found.append(faults.required(f"{path}.{key}"))
+        elif len(values) > 1 and "*" in values:
+            text = "if '*' is present, must not specify other values"
+            found.append(faults.invalid(f"{path}.{key}", values, text))
+    found += [
+        faults.required(f"{path}.apiVersions[{index}]")
+        for index, version in enumerate(rule.get("apiVersions") or ())
+        if not version
+    ]
+    found += _resource_faults(rule.get("resources") or [], f"{path}.resources")
+    operations = rule.get("operations") or []
+    at = f"{path}.operations"
+    if not operations:
+        found.append(faults.required(at))
+    elif len(operations) > 1 and "*" in operations:
+        text = "if '*' is present, must not specify other operations"
+        found.append(faults.invalid(at, operations, text))
+    found += [
+        faults.unsupported(f"{at}[{index}]", operation, OPERATIONS)
+        for index, operation in enumerate(operations)
+        if operation not in OPERATIONS
+    ]
+    scope = rule.get("scope")
+    if scope is not None and scope not in SCOPES:
+        found.append(faults.unsupported(f"{path}.scope", scope, SCOPES))
+    return found
+
+
+def _resource_faults(resources: list[str], path: str) -> Faults:
+    if not resources:
+        return [faults.required(path)]
+    found: Faults = []
+    whole: set[str] = set()  # resources all of whose subresources were named before
+    below: set[str] = set()  # subresources named for all resources
+    for index, text in enumerate(resources):
+        at = f"{path}[{index}]"
+        if not text:
+            found.append(faults.required(at))
+            continue
+        resource, slash, sub = text.partition("/")
+        if slash and resource in whole:
+            why = f"if '{resource}/*' is present, must not specify {text}"
+            found.append(faults.invalid(at, text, why))
+        if slash and sub in below:
+            why = f"if '*/{sub}' is present, must not specify {text}"
+            found.append(faults.invalid(at, text, why))
+        if sub == "*":
+            whole.add(resource)
+        if slash and resource == "*":
+            below.add(sub)
+    if len(resources) > 1 and "*/*" in resources:
+        text = "if '*/*' is present, must not specify other resources"
+        found.append(faults.invalid(path, resources, text))
+    if "*" in resources and any("/" not in one and one != "*" for one in resources):
+        text = "if '*' is present, must not specify other resources without subresources"
+        found.append(faults.invalid(path, resources, text))
+    return found
+
+
+def _client_faults(config: Obj, path: str) -> Faults:
+    url, service = config.get("url"), config.get("service")
+    if (url is None) == (service is None):
+        return [faults.required(path, "exactly one of url or service is required")]
+    if url is not None:
+        return _url_faults(url, f"{path}.url")
+    assert service is not None
+    return service_faults(service, f"{path}.service")
+
+
+def _url_faults(text: str, path: str) -> Faults:
+    try:
+        url = urlsplit(text)
+    except ValueError:
+        url = SplitResult("", "", "", "", "")
+    if not url.scheme and text.startswith(":"):
+        return [faults.required(path, "url must be a valid URL")]
+    found: Faults = []
+    if url.scheme != "https":
+        found.append(faults.invalid(path, url.scheme, "'https' is the only allowed URL scheme"))
+    if not url.netloc.rpartition("@")[2]:
+        found.append(faults.invalid(path, url.netloc, "host must be specified"))
+    for present, what in (
+        ("@" in url.netloc, "user information"),
+        (url.fragment, "fragments"),
+        (url.query, "query parameters"),
+    ):
+        if present:
+            found.append(faults.invalid(path, text, f"{what} are not permitted in the URL"))
+    return found
+
+
+def service_faults(service: Obj, path: str) -> Faults:
+    """What is wrong with a reference to the Service behind a webhook."""
+    found: Faults = []
+    for key in ("name", "namespace"):
+        if not service.get(key):
+            found.append(faults.required(f"{path}.{key}"))
+    port = service.get("port", 443)
+    if not 1 <= port <= 65535:
+        text = "port is not valid: must be between 1 and 65535, inclusive"
+        found.append(faults.invalid(f"{path}.port", port, text))
+    where = service.get("path")
+    if where is not None:
+        found += _path_faults(where, f"{path}.path")
+    return found
+
+
+def _path_faults(text: str, path: str) -> Faults:
+    if not text.startswith("/"):
+        return [faults.invalid(path, text, "must start with a '/'")]
+    if text == "/":
+        return []
+    found: Faults = []
+    for step in text[1:].removesuffix("/").split("/"):
+        if not step:
+            found.append(faults.invalid(path, text, "a step may not be empty"))
+        else:
+            found += [faults.invalid(path, text, why) for why in names.subdomain(step)]
+    return found
+
+
+def condition_faults(conditions: list[Obj], path: str) -> Faults:
+    """What is wrong with the expressions that decide whether a webhook is asked at all."""
+    if len(conditions) > MOST_CONDITIONS:
+        return [faults.too_many(path, len(conditions), MOST_CONDITIONS)]
+    found: Faults = []
+    seen: set[str] = set()
+    for index, condition in enumerate(conditions):
+        at = f"{path}[{index}]"
+        name, expression = condition.get("name", ""), condition.get("expression", "").strip()
+        if not expression:
+            found.append(faults.required(f"{at}.expression"))
+        else:
+            why = condition_fault(expression)
+            if why:
+                found.append(faults.invalid(f"{at}.expression", expression, why))
+        if not name:
+            found.append(faults.required(f"{at}.name"))
+            continue
+        found += [
+            faults.invalid(f"{at}.name", name, text) for text in metadata.qualified_name(name)
+        ]
+        if name in seen:
+            found.append(faults.duplicate(f"{at}.name", name))
+        seen.add(name)
+    return found
