@@ -226,7 +226,7 @@ async def test_endless_output_is_bounded(script: Script) -> None:
     """A program that prints without end is stopped, and of its output a bounded part is kept."""
     with pytest.raises(ConnectionFailed, match="did not finish"):
         await source(script("exec cat /dev/zero"), timeout=0.5).current()
-    output = Output(asyncio.get_running_loop())
+    output = Output()
     for _ in range(3):
         output.pipe_data_received(1, bytes(OUTPUT_LIMIT - 1))
         output.pipe_data_received(2, b"x")

@@ -97,10 +97,9 @@ class ExecCredentials(FetchedCredentials):
         seconds = self._timeout
         if seconds is None:
             seconds = INTERACTIVE_TIMEOUT if interactive else TIMEOUT
-        loop = asyncio.get_running_loop()
         try:
-            process, output = await loop.subprocess_exec(
-                lambda: Output(loop),
+            process, output = await asyncio.get_running_loop().subprocess_exec(
+                Output,
                 found,
                 *plugin.arguments,
                 env=self._environment(interactive),
@@ -114,7 +113,7 @@ class ExecCredentials(FetchedCredentials):
             raise self._hopeless(f"cannot be run: {why}", "correct the kubeconfig") from error
         try:
             async with asyncio.timeout(seconds if seconds > 0 else None):
-                await output.complete
+                await output.complete.wait()
         except TimeoutError:
             raise self._failed(
                 f"did not finish within {seconds:g} s and was stopped",
@@ -193,11 +192,11 @@ class ExecCredentials(FetchedCredentials):
 class Output(asyncio.SubprocessProtocol):
     """What a program prints, up to a limit, and that it has ended."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self) -> None:
         self.stdout = bytearray()
         self.stderr = bytearray()
-        self.exited = loop.create_future()
-        self.complete = loop.create_future()
+        self.exited = asyncio.Event()
+        self.complete = asyncio.Event()
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         """Keep what is within the limit."""
@@ -206,17 +205,16 @@ class Output(asyncio.SubprocessProtocol):
 
     def process_exited(self) -> None:
         """Its exit code is there; its pipes may still be open."""
-        self.exited.set_result(None)
+        self.exited.set()
 
     def connection_lost(self, _error: Exception | None) -> None:
         """It has exited and all it printed was read."""
-        if not self.complete.done():
-            self.complete.set_result(None)
+        self.complete.set()
 
 
 async def _end(process: asyncio.SubprocessTransport, output: Output, *, group: bool) -> None:
     """Kill what has not ended by itself; what a finished program left behind is its own affair."""
-    if not output.complete.done():
+    if not output.complete.is_set():
         with contextlib.suppress(ProcessLookupError, PermissionError):
             if group:
                 os.killpg(process.get_pid(), signal.SIGKILL)
@@ -224,7 +222,7 @@ async def _end(process: asyncio.SubprocessTransport, output: Output, *, group: b
                 process.kill()
     # The loop's own watcher must reap the process before close() looks whether it still runs.
     try:
-        await output.exited
+        await output.exited.wait()
     finally:
         process.close()
 
