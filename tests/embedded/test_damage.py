@@ -195,6 +195,16 @@ def test_a_file_that_is_gone_or_empty_is_noticed(in_log: Image, name: str) -> No
     assert isinstance(in_log.opened(empty), FolderDamaged)
 
 
+def test_a_log_without_its_database_is_refused(in_log: Image) -> None:
+    """A write-ahead log is never replayed into a new database."""
+
+    def change(path: Path) -> None:
+        (path / DATABASE).unlink()
+        (path / RECORD).unlink()
+
+    assert "its write-ahead log is there" in str(in_log.opened(change))
+
+
 def test_a_cut_log_is_noticed(in_log: Image) -> None:
     """A log that lost acknowledged commits at its end is refused, however neatly it was cut."""
     size = (in_log.path / WRITE_AHEAD).stat().st_size

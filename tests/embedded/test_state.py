@@ -17,7 +17,7 @@ from tests.embedded.objects import KIND, configmap, contents, keys, put
 from zonewise.embedded.committer import Overloaded
 from zonewise.embedded.compaction import Record
 from zonewise.embedded.entry import Entry, EventType
-from zonewise.embedded.history import Expired
+from zonewise.embedded.history import Event, Expired
 from zonewise.embedded.limits import Limits
 from zonewise.embedded.log import Log, WriteFailed
 from zonewise.embedded.state import Overtaken, State, TooNew
@@ -343,6 +343,23 @@ async def test_old_states_expire_with_age_and_watches_with_numbers() -> None:
     with pytest.raises(Expired):
         state.watch(KIND, since=3)
     assert state.watch(KIND, since=4).poll()
+
+
+async def test_listeners_hear_of_every_write_before_its_writer() -> None:
+    """A listener is called for each event while it is published, and its failure stops nothing."""
+    state = memory()
+    heard: list[tuple[str, str, str]] = []
+
+    def broken(kind: str, event: Event) -> None:
+        raise RuntimeError("no")
+
+    state.listen(broken)
+    state.listen(lambda kind, event: heard.append((kind, event.type, event.entry.key)))
+    watcher = state.watch(KIND)
+    future = state.write(KIND, "default", "a", "ADDED", configmap("a"))
+    assert heard == [(KIND, "ADDED", "default/a")]
+    assert state.get(KIND, "default", "a") is await future
+    assert watcher.poll()
 
 
 async def test_waiting_for_a_version_ends_when_it_is_there() -> None:

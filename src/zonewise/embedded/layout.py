@@ -70,11 +70,10 @@ def upgrade(folder: Folder, migrations: Migrations) -> None:
     with path.open("rb") as file:
         if file.read(len(_START)) != _START:  # SQLite would delete the log of an empty database
             raise FolderDamaged(path, "it does not begin as a Zonewise database does")
-    write_ahead = _beside(path, "-wal")
     try:
-        wal.inspect(write_ahead)
+        wal.inspect(write_ahead(folder))
     except wal.Damaged as damage:
-        raise FolderDamaged(write_ahead, str(damage)) from damage
+        raise FolderDamaged(write_ahead(folder), str(damage)) from damage
     with reading(folder) as connection:
         (application,) = connection.execute("PRAGMA application_id").fetchone()
         if application != APPLICATION_ID:
@@ -111,10 +110,9 @@ def check_tables(connection: sqlite3.Connection, migrations: Migrations, *, path
 @contextlib.contextmanager
 def reading(folder: Folder) -> Iterator[sqlite3.Connection]:
     """A connection that can neither write nor, when it closes, checkpoint."""
-    write_ahead = _beside(folder.database, "-wal")
     extra = [_beside(folder.database, "-shm")]  # an index in shared memory; one owner needs none
-    if not write_ahead.exists():
-        extra.append(write_ahead)  # reading makes an empty one
+    if not write_ahead(folder).exists():
+        extra.append(write_ahead(folder))  # reading makes an empty one
     uri = f"{folder.database.absolute().as_uri()}?mode=ro"
     connection = sqlite3.connect(uri, uri=True, isolation_level=None)
     try:
@@ -141,6 +139,11 @@ def _migrate(connection: sqlite3.Connection, version: int, migrations: Migration
         for statement in migration:
             connection.execute(statement)
     connection.execute(f"PRAGMA user_version={len(migrations)}")
+
+
+def write_ahead(folder: Folder) -> Path:
+    """Where SQLite keeps the write-ahead log."""
+    return _beside(folder.database, "-wal")
 
 
 def _beside(path: Path, suffix: str) -> Path:

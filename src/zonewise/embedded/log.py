@@ -109,6 +109,8 @@ class Log:
                     raise FolderDamaged(
                         database, f"it is gone, and version {known} was acknowledged"
                     )
+                if layout.write_ahead(folder).exists():  # SQLite would replay it into the new file
+                    raise FolderDamaged(database, "it is gone, and its write-ahead log is there")
                 layout.create(folder, migrations, meta=_Meta().summed())
                 folder.acknowledge(FIRST_RV)
                 folder.sync()

@@ -19,6 +19,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+import structlog
+
 from zonewise.api.errors import ZonewiseError
 from zonewise.embedded.collection import Collection, Matches, Page
 from zonewise.embedded.committer import TYPES, Change, Clock, Committer
@@ -31,6 +33,8 @@ from zonewise.embedded.representation import WHOLE, Frames, Representation
 from zonewise.embedded.watchers import STOPPED, Watcher, Watchers
 
 Build = Callable[[int], bytes]
+
+_log = structlog.get_logger(__name__)
 
 
 class _Anything:
@@ -125,8 +129,9 @@ class State:
         return self._committer.failure
 
     def listen(self, listener: Callable[[str, Event], None]) -> None:
-        """Call ``listener`` for every event from now on, while it is published: it must be quick,
-        must not raise and must not write.
+        """Call ``listener`` with the kind and each event from now on, while it is published.
+
+        Listeners hear of a write before whoever wrote it. They must be quick and must not write.
         """
         self._listeners.append(listener)
 
@@ -323,13 +328,21 @@ class State:
             if watchers is not None:
                 watchers.publish(start, events)
             for listener in self._listeners:
-                for event in events:
-                    listener(collection.kind, event)
+                self._tell(listener, collection.kind, events)
         if self._awaited:
             for rv, future in self._awaited:
                 if rv <= history.rv and not future.done():
                     future.set_result(None)
         history.trim(now)
+
+    def _tell(
+        self, listener: Callable[[str, Event], None], kind: str, events: Sequence[Event]
+    ) -> None:
+        for event in events:
+            try:
+                listener(kind, event)
+            except Exception:  # the write is stored: everybody else must hear of it
+                _log.exception("a listener failed", kind=kind, key=event.entry.key)
 
     def _undo(self, batch: Sequence[Change]) -> None:
         """Forget writes that were not stored; nobody has seen their versions."""
