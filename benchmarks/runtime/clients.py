@@ -14,7 +14,6 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
-from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -89,68 +88,40 @@ class Contestant(Protocol):
 
 
 class Zonewise:
-    """A reflector with a store, as controllers use it."""
+    """A reflector that fills a store with the fields a proxy reads."""
+
+    compact = False
 
     def __init__(self, url: str) -> None:
+        from benchmarks.runtime import ours
+
         self.url = url
+        self.ours = ours
+        self.cls: Any = ours.Backends
 
     def fill(self) -> object:
         return finished(self._fill())
 
     def follow(self, endpoints: int) -> tuple[int, float]:
-        return asyncio.run(self._follow(endpoints))
+        work = self.ours.follow(self.url, self.cls, endpoints, compact=self.compact)
+        return asyncio.run(work)
 
     async def _fill(self) -> Kept:
-        from zonewise.api.discovery import EndpointSlice
-        from zonewise.runtime.reflector import Reflector
-        from zonewise.runtime.store import Store
-        from zonewise.runtime.watch import WatchOptions
+        return Kept(await self.ours.fill(self.url, self.cls, compact=self.compact))
 
-        def nodes(item: EndpointSlice) -> set[str | None]:
-            return {endpoint.node_name for endpoint in item.endpoints or ()}
 
-        store: Store[EndpointSlice] = Store(
-            {"service": lambda item: (item.metadata.labels[SERVICE],), "node": nodes}
-        )
-        async with self._client() as client:
-            options = WatchOptions(watch_list=False)
-            reflector = Reflector(client, EndpointSlice, store, options=options)
-            task = asyncio.create_task(reflector.run())
-            await reflector.synced.wait()
-            task.cancel()
-            await asyncio.wait([task])
-        assert len(store) == 1000
-        return Kept(store)
+class ZonewiseCompact(Zonewise):
+    """The same with a compact store."""
 
-    async def _follow(self, endpoints: int) -> tuple[int, float]:
-        from zonewise.api.discovery import EndpointSlice
-        from zonewise.runtime.scope import Scope
-        from zonewise.runtime.store import Store
-        from zonewise.runtime.watch import Watch
+    compact = True
 
-        store: Store[EndpointSlice] = Store()
-        async with self._client() as client:
-            scope = Scope(EndpointSlice, label_selector=f"endpoints={endpoints}")
-            watch = Watch(client, scope, resource_version=START)
-            count, begin = -1, 0.0
-            try:
-                while True:
-                    for event in await watch.batch():
-                        assert store.apply(event.object)
-                        count += 1
-                        if count == 0:
-                            begin = time.perf_counter()
-                    if time.perf_counter() - begin > SECONDS:
-                        return count, time.perf_counter() - begin
-            finally:
-                await watch.close()
 
-    def _client(self) -> AbstractAsyncContextManager[Any]:
-        from zonewise.runtime.client import Client
-        from zonewise.runtime.cluster import ClusterConfig
-        from zonewise.runtime.transport import HttpsTransport
+class ZonewiseWhole(Zonewise):
+    """The same with every field of the EndpointSlices."""
 
-        return Client(HttpsTransport(ClusterConfig(server=self.url)))
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.cls = self.ours.EndpointSlice
 
 
 def lightkube_config(url: str) -> Any:
@@ -326,6 +297,8 @@ class KubernetesAsyncio:
 
 CONTESTANTS: dict[str, Callable[[str], Contestant]] = {
     "zonewise": Zonewise,
+    "zonewise, compact": ZonewiseCompact,
+    "zonewise, whole": ZonewiseWhole,
     "lightkube": Lightkube,
     "lightkube async": LightkubeAsync,
     "kubernetes": Official,

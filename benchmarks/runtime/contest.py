@@ -57,7 +57,8 @@ def rounds(task: str) -> dict[str, list[dict[str, Any]]]:
 
 def rows(values: dict[str, float]) -> tuple[Row, ...]:
     return tuple(
-        Row(name=name, value=value, ours=name == "zonewise") for name, value in values.items()
+        Row(name=name, value=value, ours=name.startswith("zonewise"))
+        for name, value in values.items()
     )
 
 

@@ -114,8 +114,17 @@ def list_page(first: int, count: int) -> bytes:
     )
 
 
-def event(number: int, *, endpoints: int) -> bytes:
+def event(kind: str, number: int, *, endpoints: int) -> bytes:
     """One line of a watch."""
     names = {"kind": "EndpointSlice", "apiVersion": "discovery.k8s.io/v1"}
     item = {**names, **endpoint_slice(number, endpoints=endpoints)}
-    return compact({"type": "MODIFIED", "object": item}) + b"\n"
+    return compact({"type": kind, "object": item}) + b"\n"
+
+
+def end_of_initial_events() -> bytes:
+    """The bookmark after the last of all objects."""
+    metadata = {
+        "resourceVersion": str(FIRST_VERSION + SLICES),
+        "annotations": {"k8s.io/initial-events-end": "true"},
+    }
+    return compact({"type": "BOOKMARK", "object": {"metadata": metadata}}) + b"\n"

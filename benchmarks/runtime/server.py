@@ -14,21 +14,40 @@ import threading
 from http import HTTPStatus
 from urllib.parse import parse_qs, urlsplit
 
-from benchmarks.runtime.data import FIRST_VERSION, SLICES, event, list_page
+from benchmarks.runtime.data import (
+    ENDPOINTS,
+    FIRST_VERSION,
+    SLICES,
+    end_of_initial_events,
+    event,
+    list_page,
+)
 
 EVENTS_PER_WRITE = 16
 PAGE = 500
 
 _pages: dict[tuple[int, int], bytes] = {}
 _events: dict[int, list[bytes]] = {}
+_initial: list[bytes] = []
 
 
 def prepare() -> None:
     _pages[0, 0] = list_page(0, SLICES)
     for first in range(0, SLICES, PAGE):
         _pages[first, PAGE] = list_page(first, PAGE)
+    added = [event("ADDED", number, endpoints=ENDPOINTS) for number in range(SLICES)]
+    for first in range(0, SLICES, EVENTS_PER_WRITE):
+        _initial.append(b"".join(map(chunk, added[first : first + EVENTS_PER_WRITE])))
+    _initial.append(chunk(end_of_initial_events()))
     for endpoints in (10, 100):
-        _events[endpoints] = [event(n, endpoints=endpoints) for n in range(64)]
+        _events[endpoints] = [event("MODIFIED", n, endpoints=endpoints) for n in range(64)]
+
+
+STREAM = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+def chunk(line: bytes) -> bytes:
+    return b"%x\r\n%s\r\n" % (len(line), line)
 
 
 class Handler(socketserver.StreamRequestHandler):
@@ -41,7 +60,9 @@ class Handler(socketserver.StreamRequestHandler):
                 pass
             query = {name: values[0] for name, values in parse_qs(target.query).items()}
             try:
-                if "watch" in query:
+                if "sendInitialEvents" in query:
+                    self.initial_events()
+                elif "watch" in query:
                     self.watch(int(query.get("labelSelector", "endpoints=100").split("=")[1]))
                 else:
                     self.list(query)
@@ -57,11 +78,15 @@ class Handler(socketserver.StreamRequestHandler):
         self.request.sendall(head.encode())
         self.request.sendall(body)
 
+    def initial_events(self) -> None:
+        """Every object as an event of its own, then the bookmark; the watch stays open."""
+        self.request.sendall(STREAM)
+        for block in _initial:
+            self.request.sendall(block)
+        self.rfile.readline()
+
     def watch(self, endpoints: int) -> None:
-        self.request.sendall(
-            b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
-            b"Transfer-Encoding: chunked\r\n\r\n"
-        )
+        self.request.sendall(STREAM)
         block = bytearray()
         places = []
         lines = _events[endpoints]

@@ -132,20 +132,22 @@ async def test_a_server_that_never_marks_the_end_gets_a_list() -> None:
     assert len(server.lists()) == 1
 
 
-async def test_nothing_reaches_the_store_from_a_broken_first_stream() -> None:
-    """Initial events count only when they are complete."""
+async def test_a_first_stream_that_breaks_off_is_not_a_list() -> None:
+    """The store is synced when everything was there, and what the next list lacks is removed."""
     server = filled()
     server.faults = [
         lambda _: Answered(200, b'{"type":"ADDED","object":{"metadata":{"name":"ghost"}}}\n')
     ]
     async with following(server) as follower:
+        await asyncio.sleep(0)
+        assert not follower.store.synced
         await follower.reflector.synced.wait()
-        assert ("ghost", None, "") not in follower.changes
         assert follower.names() == ["node-0", "node-1", "node-2"]
+        assert follower.changes[-1] == ("ghost", "", None)
 
 
 async def test_changes_during_the_initial_events_count() -> None:
-    """What changes or goes while the first objects are streamed is seen in its last state."""
+    """What changes or goes while the first objects are streamed ends in its last state."""
     server = filled(2)
 
     def racing(_: object) -> Answered:
@@ -163,7 +165,55 @@ async def test_changes_during_the_initial_events_count() -> None:
     server.faults = [racing]
     async with following(server) as follower:
         await follower.reflector.synced.wait()
-        assert follower.changes == [("a", None, "103"), ("c", None, "105")]
+        await asyncio.sleep(0)
+        assert follower.changes == [
+            ("a", None, "5"),
+            ("b", None, "6"),
+            ("a", "5", "103"),
+            ("b", "6", None),
+            ("c", None, "105"),
+        ]
+
+
+async def test_a_page_that_was_forgotten_starts_the_list_anew() -> None:
+    """What the abandoned pages had and the new list has not is removed."""
+    server = filled(1200, watch_list=False)
+
+    def compact(_: object) -> None:
+        server.drop(NODES, "node-0")
+        server.compact()
+
+    server.faults = [lambda _: None, lambda _: None, compact]
+    async with following(server) as follower:
+        await follower.reflector.synced.wait()
+        assert same(server, follower.store)
+        assert len(follower.store) == 1199
+        assert len(server.lists()) == 3
+
+
+@pytest.mark.parametrize("watch_list", [True, False])
+async def test_a_compact_store_is_filled_and_followed(watch_list: bool) -> None:
+    """Packed objects are compared, indexed and reported as any others."""
+    server = filled(3, watch_list=watch_list)
+    store: Store[Node] = Store({"cidr": lambda node: [node.spec.pod_cidr]}, compact=True)
+    changes: list[list[str]] = []
+
+    def note(old: Node | None, new: Node | None) -> None:
+        changes.append([node.spec.pod_cidr if node else "-" for node in (old, new)])
+
+    store.on_change(note)
+    reflector = Reflector(Client(server), Node, store)
+    task = asyncio.create_task(reflector.run())
+    await reflector.synced.wait()
+    server.put(NODES, "node-1", spec={"podCIDR": "x"})
+    await asyncio.sleep(1)
+    assert same(server, store)
+    assert [node.metadata.name for node in store.by("cidr", "x")] == ["node-1"]
+    server.drop(NODES, "node-1")
+    await asyncio.sleep(1)
+    assert store.by("cidr", "x") == ()
+    assert changes[3:] == [["", "x"], ["x", "-"]]
+    task.cancel()
 
 
 async def test_a_cut_is_resumed_without_a_list() -> None:

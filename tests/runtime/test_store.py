@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from zonewise.api.core import Node
 from zonewise.api.meta import ObjectMeta
+from zonewise.api.resource import Resource
+from zonewise.api.unstructured import Unstructured, unstructured
 from zonewise.runtime.store import Difference, Store, newer, older
 
 
@@ -194,6 +196,40 @@ def test_reading_while_changing_is_safe() -> None:
     assert len(store.values()) == 4
 
 
+def test_a_compact_store_gives_equal_objects() -> None:
+    """What comes out equals what went in, typed or not."""
+    first = node("a", 1, zone="x")
+    store: Store[Node] = Store({"zone": by_zone}, compact=True)
+    store.apply(first)
+    assert store.get(("", "a")) == first
+    assert store.values() == (first,) == tuple(store)
+    assert store.items() == ((("", "a"), first),)
+    assert store.by("zone", "x") == (first,)
+    assert not store.apply(node("a", 1, zone="y"))
+
+    widget = unstructured(Resource("example.com", "v1", "Widget", "widgets"))
+    item = widget({"metadata": {"name": "w", "resourceVersion": "3"}, "spec": {"big": 1 << 60}})
+    loose: Store[Unstructured] = Store(compact=True)
+    loose.apply(item)
+    assert loose.get(("", "w")) == item
+    assert type(loose.values()[0]) is widget
+
+
+def test_a_list_that_breaks_off_removes_nothing() -> None:
+    """Objects are taken in as they come; only a complete list says what is gone."""
+    store: Store[Node] = Store()
+    store.replace([node("a", 1), node("b", 2)], "2")
+    relist = store.relist()
+    relist.put(node("a", 5))
+    assert [summary(item) for item in store] == ["a@5", "b@2"]
+    relist = store.relist()
+    relist.put(node("a", 5))
+    relist.put(node("c", 6))
+    relist.drop(("", "c"))
+    assert relist.finish("7") == Difference(added=1, updated=0, removed=2)
+    assert [summary(item) for item in store] == ["a@5"]
+
+
 NAMES = st.sampled_from("abcde")
 ZONES = st.sampled_from(["", "x", "y", "z"])
 WRITES = st.lists(
@@ -206,12 +242,13 @@ WRITES = st.lists(
     writes=WRITES,
     disorder=st.lists(st.integers(0, 10_000), max_size=30),
     lists=st.sets(st.integers(0, 30), max_size=4),
+    compact=st.booleans(),
 )
 def test_whatever_is_repeated_or_late_the_store_ends_equal_to_the_server(
-    writes: list[tuple[str, str, str]], disorder: list[int], lists: set[int]
+    writes: list[tuple[str, str, str]], disorder: list[int], lists: set[int], compact: bool
 ) -> None:
     """Old events mixed in anywhere change nothing; changes are in order; indexes agree."""
-    store: Store[Node] = Store({"zone": by_zone})
+    store: Store[Node] = Store({"zone": by_zone}, compact=compact)
     applied: list[tuple[Node | None, Node | None]] = []
     store.on_change(lambda old, new: applied.append((old, new)))
     server: dict[str, Node] = {}
@@ -246,7 +283,7 @@ def test_whatever_is_repeated_or_late_the_store_ends_equal_to_the_server(
         subject = new or old
         assert subject is not None
         name = subject.metadata.name
-        assert last.get(name) is old, "each change starts where the one before ended"
+        assert last.get(name) == old, "each change starts where the one before ended"
         last[name] = new
         if new is not None:
             assert int(new.metadata.resource_version) > newest.get(name, 0)

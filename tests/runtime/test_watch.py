@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from itertools import pairwise
 from typing import Any
 
@@ -80,7 +80,7 @@ async def collect(stream: WatchStream[Node]) -> list[tuple[str, str]]:
     return events
 
 
-def brief(events: list[WatchEvent[Node]]) -> list[str]:
+def brief(events: Iterable[WatchEvent[Node]]) -> list[str]:
     return [f"{one.type} {one.object.metadata.name}" for one in events]
 
 
@@ -88,14 +88,32 @@ async def next_of(watch: Watch[Node]) -> list[str]:
     return brief(await watch.batch())
 
 
+async def to_the_end(watch: Watch[Node]) -> None:
+    while True:
+        await next_of(watch)
+
+
+async def test_a_batch_that_was_left_goes_on() -> None:
+    """Events that were not taken come with the next batch, decoded only then."""
+    stream = stream_of(event("ADDED", "a", 1) + event("ADDED", "b", 2), event("ADDED", "c", 3))
+    batch = await stream.batch()
+    assert batch is not None
+    assert next(batch).object.metadata.name == "a"
+    assert stream.version == ""
+    assert brief(await stream.batch() or ()) == ["ADDED b"]
+    assert brief(await stream.batch() or ()) == ["ADDED c"]
+    assert await stream.batch() is None
+    await stream.close()
+
+
 async def test_all_complete_lines_of_a_block_come_together() -> None:
     """A block with three lines gives three typed events in order."""
     block = event("ADDED", "a", 1) + event("MODIFIED", "a", 2) + event("DELETED", "a", 3)
     stream = stream_of(block)
-    batch = await stream.batch()
-    assert batch is not None
+    batch = list(await stream.batch() or ())
     assert brief(batch) == ["ADDED a", "MODIFIED a", "DELETED a"]
     assert isinstance(batch[0].object, Node)
+    assert stream.version == "3"
     assert await stream.batch() is None
     await stream.close()
 
@@ -143,6 +161,7 @@ async def test_too_old_in_the_stream_is_raised_after_the_events_before_it() -> N
 async def test_an_error_split_over_blocks_stops_what_follows() -> None:
     """Nothing after an ERROR is decoded, however the bytes came."""
     stream = stream_of(EXPIRED[:30], EXPIRED[30:] + event("ADDED", "b", 2))
+    assert brief(await stream.batch() or ()) == []
     with pytest.raises(Gone):
         await stream.batch()
     await stream.close()
@@ -151,6 +170,7 @@ async def test_an_error_split_over_blocks_stops_what_follows() -> None:
 async def test_an_error_without_a_code_is_an_error_of_the_server() -> None:
     """An ERROR event that says little is still an error."""
     stream = stream_of(b'{"type":"ERROR","object":{"message":"etcd is away"}}\n')
+    assert brief(await stream.batch() or ()) == []
     with pytest.raises(ApiError, match="etcd is away"):
         await stream.batch()
     await stream.close()
@@ -170,7 +190,7 @@ async def test_garbage_is_not_an_event() -> None:
     """A line that is no JSON, or no event, ends the stream with a sentence."""
     for line in (b"<html>login</html>\n", b'{"metadata":{}}\n', b'["ADDED"]\n'):
         stream = stream_of(event("ADDED", "a", 1) + line)
-        assert await stream.batch() is not None
+        assert brief(await stream.batch() or ()) == ["ADDED a"]
         with pytest.raises(ProtocolError, match="no event"):
             await stream.batch()
         await stream.close()
@@ -191,8 +211,7 @@ async def test_unstructured_events_keep_everything() -> None:
     stream: WatchStream[Unstructured] = WatchStream(
         Blocks(event("ADDED", "a", 1, spec={"size": 3})), widget, seconds=300
     )
-    batch = await stream.batch()
-    assert batch is not None
+    batch = list(await stream.batch() or ())
     assert batch[0].object.get("spec", "size") == 3
     assert batch[0].object.metadata.resource_version == "1"
     await stream.close()
@@ -207,7 +226,7 @@ async def test_silence_ends_a_stream() -> None:
     stream: WatchStream[Node] = WatchStream(
         body, Node, seconds=300, options=WatchOptions(silence=90)
     )
-    assert await stream.batch() is not None
+    assert brief(await stream.batch() or ()) == ["ADDED a"]
     with pytest.raises(ConnectionFailed, match="silent for 90 s"):
         await stream.batch()
     assert loop.time() == 90
@@ -242,7 +261,7 @@ async def test_a_busy_reader_does_not_time_its_own_stream_out() -> None:
         body, Node, seconds=3000, options=WatchOptions(silence=90)
     )
     body.push_bytes(event("ADDED", "a", 1))
-    assert await stream.batch() is not None
+    assert brief(await stream.batch() or ()) == ["ADDED a"]
     await asyncio.sleep(500)
     body.push_bytes(event("ADDED", "b", 2))
     batch = await stream.batch()
@@ -311,8 +330,8 @@ async def test_a_watch_resumes_where_it_was_cut() -> None:
     assert await waiting == ["ADDED c"]
     versions = [seen.request.query["resourceVersion"] for seen in server.watches()]
     assert versions == ["100", "101", "102"]
-    assert watch.resource_version == "103"
     await watch.close()
+    assert watch.resource_version == "103"
 
 
 async def test_a_bookmark_moves_the_place_to_resume_from() -> None:
@@ -334,7 +353,7 @@ async def test_streams_that_reach_their_time_are_followed_at_once() -> None:
     stats = WatchStats("nodes")
     watch = make_watch(server, options=WatchOptions(lifetime=(300, 300)), stats=stats)
     while len(server.watches()) < 3:
-        await watch.batch()
+        await next_of(watch)
     moments = [seen.at for seen in server.watches()]
     assert moments == [0, 300, 600]
     assert (stats.failures, stats.restarts) == (0, 2)
@@ -346,7 +365,7 @@ async def test_lifetimes_are_jittered() -> None:
     server = MemoryServer()
     watch = make_watch(server, options=WatchOptions(lifetime=(300, 600)))
     while len(server.watches()) < 6:
-        await watch.batch()
+        await next_of(watch)
     asked = {int(seen.request.query["timeoutSeconds"]) for seen in server.watches()}
     assert len(asked) > 3
     assert all(300 <= seconds <= 600 for seconds in asked)
@@ -358,7 +377,7 @@ async def test_a_stream_that_ends_at_once_is_a_failure() -> None:
     server = MemoryServer()
     server.always = lambda _: Answered(200)
     watch = make_watch(server)
-    task = asyncio.create_task(watch.batch())
+    task = asyncio.create_task(to_the_end(watch))
     await asyncio.sleep(300)
     task.cancel()
     assert 10 < len(server.seen) <= 60
@@ -371,7 +390,7 @@ async def test_refusals_are_paced(code: int) -> None:
     server = MemoryServer()
     server.always = lambda _: refusal(code, "Because")
     watch = make_watch(server)
-    task = asyncio.create_task(watch.batch())
+    task = asyncio.create_task(to_the_end(watch))
     await asyncio.sleep(30)
     assert 3 <= len(server.seen) <= 30
     await asyncio.sleep(600)
@@ -407,7 +426,7 @@ async def test_too_old_over_http_and_in_the_stream_are_the_same() -> None:
     server.version += 5
     server.compact()
     with pytest.raises(Gone, match="too old resource version"):
-        await watch.batch()
+        await to_the_end(watch)
     assert stats.too_old == 2
     await watch.close()
 
@@ -433,7 +452,7 @@ async def test_other_errors_in_the_stream_need_a_list_too() -> None:
     """An ERROR event of another kind would come again at the same place."""
     server = MemoryServer()
     watch = make_watch(server)
-    waiting = asyncio.create_task(watch.batch())
+    waiting = asyncio.create_task(to_the_end(watch))
     await asyncio.sleep(1)
     server.live()[0].push_bytes(b'{"type":"ERROR","object":{"code":500,"message":"decode"}}\n')
     with pytest.raises(Gone, match="decode"):

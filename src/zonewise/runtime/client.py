@@ -15,13 +15,13 @@ list is read once more in one piece.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 
-from zonewise.api.codec import Page, decoder, encode, page_decoder
+from zonewise.api.codec import Decoder, Page, decoder, encode, page_decoder
 from zonewise.api.errors import Gone, ParseError, ProtocolError
 from zonewise.api.meta import Object
 from zonewise.api.resource import Resource
@@ -30,14 +30,11 @@ from zonewise.api.unstructured import Unstructured
 from zonewise.runtime.exchange import RETRIES, Answer, Exchange
 from zonewise.runtime.limiter import Limiter
 from zonewise.runtime.memory import paused
-from zonewise.runtime.scope import Scope
+from zonewise.runtime.scope import PAGE, Scope
 from zonewise.runtime.transport import Request, Response, Transport
 from zonewise.runtime.watch import WatchEvent, watch
 
 T = TypeVar("T", bound=Object | Unstructured)
-
-PAGE = 500
-"""Objects per page; what the API server's own clients ask for."""
 
 GC_PAUSE_ABOVE = 1 << 20
 """Bodies above this many bytes are decoded with the garbage collector off."""
@@ -127,7 +124,6 @@ class Client:
         field_selector: str = "",
         limit: int = PAGE,
         resource_version: str | None = None,
-        retries: int | None = None,
     ) -> Listing[T]:
         """All objects, read in pages of ``limit`` (0: in one piece).
 
@@ -135,23 +131,58 @@ class Client:
         which a server may answer from its cache.
         """
         scope = Scope(cls, namespace, label_selector, field_selector)
+        items: tuple[T, ...] = ()
+        first = ""
+        try:
+            async for version, page in self.pages(
+                scope, limit=limit, resource_version=resource_version
+            ):
+                items += tuple(page)
+                first = version
+        except Gone:
+            if not first:
+                raise
+            async for version, page in self.pages(scope, limit=0):
+                items, first = tuple(page), version
+        return Listing(items, first)
+
+    async def pages(
+        self,
+        scope: Scope[T],
+        *,
+        limit: int = PAGE,
+        resource_version: str | None = None,
+        one_by_one: bool = False,
+        retries: int | None = None,
+    ) -> AsyncIterator[tuple[str, Iterable[T]]]:
+        """The version of a list and the objects of each of its pages, as they come.
+
+        Raises ``Gone`` when the server has forgotten the state of the first page. With
+        ``one_by_one`` an object is decoded when it is taken, so that objects which are not kept
+        never fill the memory.
+        """
         query = scope.query()
         if resource_version is not None:
             query |= {"resourceVersion": resource_version, "resourceVersionMatch": "NotOlderThan"}
         if limit:
             query["limit"] = str(limit)
-        first = page = await self._page(scope, query, retries)
-        pages = [first]
-        while token := page.metadata.continue_:
-            more = scope.query(**{"limit": str(limit), "continue": token})
-            try:
-                page = await self._page(scope, more, retries)
-            except Gone:
-                first = page = await self._page(scope, scope.query(), retries)
-                pages.clear()
-            pages.append(page)
-        items = [item for page in pages for item in page.items or ()]
-        return Listing(tuple(items), first.metadata.resource_version)
+        first = ""
+        while True:
+            request = Request(method="GET", path=scope.path, query=query)
+            answer = await self.exchange.send(request, repeatable=True, retries=retries)
+            if one_by_one:
+                rough = _page(page_decoder(msgspec.Raw), answer.body)
+                metadata = rough.metadata
+                items: Iterable[T] = _each(scope.cls, rough.items or ())
+            else:
+                page = _page(page_decoder(scope.cls), answer.body)
+                metadata = page.metadata
+                items = page.items or ()
+            first = first or metadata.resource_version
+            yield first, items
+            if not metadata.continue_:
+                return
+            query = scope.query(**{"limit": str(limit), "continue": metadata.continue_})
 
     async def create(self, item: T, *, dry_run: bool = False) -> T:
         """Create an object; raises ``AlreadyExists``."""
@@ -331,26 +362,6 @@ class Client:
             raise _nonsense("no version")
         return version
 
-    async def _page(
-        self, scope: Scope[T], query: Mapping[str, str], retries: int | None
-    ) -> Page[T]:
-        request = Request(method="GET", path=scope.path, query=query)
-        answer = await self.exchange.send(request, repeatable=True, retries=retries)
-        decode = page_decoder(scope.cls).decode
-        try:
-            if len(answer.body) < GC_PAUSE_ABOVE:
-                page = decode(answer.body)
-            else:
-                with paused():
-                    page = decode(answer.body)
-        except ParseError as error:
-            raise _nonsense(str(error)) from error
-        # Every member has a default, so any JSON object would pass as an empty list, and an
-        # empty list empties a store.
-        if not page.kind.endswith("List"):
-            raise _nonsense(f"a {page.kind or 'thing without a kind'} instead of a list")
-        return page
-
     async def _write(
         self,
         method: str,
@@ -401,6 +412,34 @@ def _kind(body: bytes) -> str:
         return decoder(_Kind).decode(body).kind
     except ParseError as error:
         raise _nonsense(str(error)) from error
+
+
+P = TypeVar("P")
+
+
+def _page(decoder: Decoder[Page[P]], body: bytes) -> Page[P]:
+    try:
+        if len(body) < GC_PAUSE_ABOVE:
+            page = decoder.decode(body)
+        else:
+            with paused():
+                page = decoder.decode(body)
+    except ParseError as error:
+        raise _nonsense(str(error)) from error
+    # Every member has a default, so any JSON object would pass as an empty list, and an empty list
+    # empties a store.
+    if not page.kind.endswith("List"):
+        raise _nonsense(f"a {page.kind or 'thing without a kind'} instead of a list")
+    return page
+
+
+def _each(cls: type[T], items: Iterable[msgspec.Raw]) -> Iterator[T]:
+    decode = decoder(cls).decode
+    for item in items:
+        try:
+            yield decode(item)
+        except ParseError as error:
+            raise _nonsense(str(error)) from error
 
 
 def _decoded(cls: type[T], body: bytes) -> T:

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from zonewise.api.errors import (
@@ -33,13 +34,13 @@ from zonewise.api.errors import (
     UnsupportedMediaType,
     ZonewiseError,
 )
-from zonewise.api.meta import Key, Object
+from zonewise.api.meta import Object
 from zonewise.api.unstructured import Unstructured
 from zonewise.runtime.logs import logger
 from zonewise.runtime.memory import paused
 from zonewise.runtime.pace import Pace
-from zonewise.runtime.scope import Scope
-from zonewise.runtime.store import Store, older
+from zonewise.runtime.scope import PAGE, Scope
+from zonewise.runtime.store import Relist, Store, older
 from zonewise.runtime.watch import (
     DEFAULTS,
     INITIAL_EVENTS_END,
@@ -113,7 +114,7 @@ class Reflector(Generic[T]):
                 await watch.close()
             await self._pace.rest(lived=watch.lived, retry_after=pause)
 
-    def _apply(self, events: list[WatchEvent[T]]) -> None:
+    def _apply(self, events: Iterable[WatchEvent[T]]) -> None:
         store = self.store
         for event in events:
             match event.type:
@@ -177,35 +178,41 @@ class Reflector(Generic[T]):
         return stream
 
     async def _collect(self, stream: WatchStream[T]) -> None:
-        """Gather the initial events; nothing reaches the store before they are complete."""
-        objects: dict[Key, T] = {}
+        """Take in the initial events, up to the bookmark that ends them."""
+        relist = self.store.relist()
         while (events := await stream.batch()) is not None:
-            for position, event in enumerate(events):
-                item = event.object
-                if event.type in ("ADDED", "MODIFIED"):
-                    objects[item.key] = item
-                elif event.type == "DELETED":
-                    objects.pop(item.key, None)
-                elif INITIAL_EVENTS_END in item.metadata.annotations:
-                    self._replace(tuple(objects.values()), item.metadata.resource_version)
-                    self._apply(events[position + 1 :])
-                    return
+            with paused():
+                for event in events:
+                    if event.type in ("ADDED", "MODIFIED"):
+                        relist.put(event.object)
+                    elif event.type == "DELETED":
+                        relist.drop(event.object.key)
+                    elif INITIAL_EVENTS_END in event.object.metadata.annotations:
+                        self._finish(relist, event.object.metadata.resource_version)
+                        return
         raise ProtocolError("the watch ended before it had sent all objects")
 
     async def _read_pages(self) -> None:
-        scope = self.scope
-        listing = await self._client.list(
-            scope.cls,
-            scope.namespace,
-            label_selector=scope.label_selector,
-            field_selector=scope.field_selector,
-            retries=0,
-        )
-        self._distrust = False
-        self.stats.last_byte = asyncio.get_running_loop().time()
-        self._replace(listing.items, listing.resource_version)
+        try:
+            await self._take_pages(limit=PAGE)
+        except Gone:
+            await self._take_pages(limit=0)
 
-    def _replace(self, items: tuple[T, ...], version: str) -> None:
+    async def _take_pages(self, *, limit: int) -> None:
+        relist = self.store.relist()
+        version = ""
+        async for at, items in self._client.pages(
+            self.scope, limit=limit, one_by_one=self.store.compact, retries=0
+        ):
+            version = at
+            self.stats.last_byte = asyncio.get_running_loop().time()
+            with paused():
+                for item in items:
+                    relist.put(item)
+        self._distrust = False
+        self._finish(relist, version)
+
+    def _finish(self, relist: Relist[T], version: str) -> None:
         if not version:
             raise ProtocolError(f"the list of {self.scope} has no version to watch from")
         if older(version, self.store.resource_version):
@@ -215,8 +222,7 @@ class Reflector(Generic[T]):
                 version=version,
                 before=self.store.resource_version,
             )
-        with paused():
-            self.store.replace(items, version)
+        relist.finish(version)
         self.stats.relists += 1
         self.stats.objects = len(self.store)
         self.stats.last_error = ""

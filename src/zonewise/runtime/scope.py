@@ -10,6 +10,9 @@ from zonewise.api.unstructured import Unstructured
 
 T = TypeVar("T", bound=Object | Unstructured)
 
+PAGE = 500
+"""Objects per page of a list; what the API server's own clients ask for."""
+
 
 @dataclass(frozen=True, slots=True)
 class Scope(Generic[T]):

@@ -1,12 +1,13 @@
 """Changes as they happen: one stream of events, and a watch that survives its streams.
 
 ``WatchStream`` is one HTTP answer. It takes blocks of bytes as large as they come, cuts them at
-newlines and decodes all complete lines of a block in one call, straight into typed objects. A line
-that spans blocks is put together once; one longer than ``line_limit`` is refused, so memory is
-bounded whatever the server sends. Silence ends a stream: API servers send a bookmark about every
-minute, so no complete line for ``silence`` seconds means that nobody is there any more (half-open
-socket, lost NAT entry) or that nothing useful is (a trickle of bytes). One timer per stream looks
-after that, not one per block.
+newlines and decodes each line straight into a typed object just before the reader gets it: what is
+decoded, used and let go one by one stays in the processor's cache. A line that spans blocks is put
+together once; one longer than ``line_limit`` is refused, so memory is bounded whatever the server
+sends. Silence ends a stream: API servers send a bookmark about every minute, so no complete line
+for ``silence`` seconds means that nobody is there any more (half-open socket, lost NAT entry) or
+that nothing useful is (a trickle of bytes). One timer per stream looks after that, not one per
+block.
 
 ``Watch`` is what goes on over many streams. It starts each where the last one ended: at the version
 of the last event or bookmark that was handed out. Events of one stream come in the order in which
@@ -21,7 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -120,7 +121,7 @@ class WatchStats:
 
 
 class WatchStream(Generic[T]):
-    """One HTTP answer as typed events; ``batch`` until it gives None, then ``close``."""
+    """One HTTP answer as typed events: ``batch`` until it gives None, then ``close``."""
 
     def __init__(
         self,
@@ -140,6 +141,9 @@ class WatchStream(Generic[T]):
         self._tail: list[bytes] = []
         self._tail_size = 0
         self._error: ZonewiseError | None = None
+        self._batch: Iterator[WatchEvent[T]] | None = None
+        self.version = ""
+        """The version of the last event that was taken."""
         self._loop = asyncio.get_running_loop()
         self._opened = self._spoke = self._loop.time()
         self._seconds = seconds
@@ -147,21 +151,20 @@ class WatchStream(Generic[T]):
         self._timed_out = False
         self._timer = self._loop.call_later(options.silence, self._look)
 
-    async def batch(self) -> list[WatchEvent[T]] | None:
-        """The next events, at least one; None when the server has ended the stream.
+    async def batch(self) -> Iterator[WatchEvent[T]] | None:
+        """The next events; None when the server has ended the stream.
 
+        Events are decoded while they are taken; those of a batch that was left are in the next one.
         An ERROR event is raised as the ``ApiError`` it is, after the events before it.
         """
-        while True:
+        while self._batch is None:
             if self._error is not None:
                 raise self._error
             block = await self._read()
             if block is None:
                 return None
-            if events := self._split(block):
-                self._spoke = self._stats.last_byte
-                self._stats.events += len(events)
-                return events
+            self._batch = self._cut(block)
+        return self._batch
 
     @property
     def lived(self) -> float:
@@ -210,25 +213,24 @@ class WatchStream(Generic[T]):
         self._timed_out = True
         self._reader.cancel()
 
-    def _split(self, block: bytes) -> list[WatchEvent[T]]:
+    def _cut(self, block: bytes) -> Iterator[WatchEvent[T]] | None:
+        """The events that are complete with this block; what follows them is kept."""
         end = block.rfind(b"\n") + 1
         if end == 0:
             self._keep(block)
-            return []
+            return None
         start = 0
-        events: list[WatchEvent[T]] = []
+        first = b""
         if self._tail:
             start = block.find(b"\n") + 1
             self._keep(block[:start])
-            events = self._decode(b"".join(self._tail))
+            first = b"".join(self._tail)
             self._tail.clear()
             self._tail_size = 0
-        if self._error is None and start < end:
-            whole = start == 0 and end == len(block)
-            events += self._decode(block if whole else memoryview(block)[start:end])
         if end < len(block):
             self._keep(block[end:])
-        return events
+        self._spoke = self._stats.last_byte
+        return self._decode(first, block, start, end)
 
     def _keep(self, piece: bytes) -> None:
         self._tail.append(piece)
@@ -238,33 +240,43 @@ class WatchStream(Generic[T]):
                 f"the watch sent a line of more than {self._options.line_limit >> 20} MiB"
             )
 
-    def _decode(self, lines: bytes | memoryview) -> list[WatchEvent[T]]:
-        try:
-            events = self._decoder.decode_lines(lines)
-        except ParseError:
-            return self._decode_singly(lines)
-        for event in events:
-            if event.type == "ERROR":
-                return self._decode_singly(lines)
-        return events
-
-    def _decode_singly(self, lines: bytes | memoryview) -> list[WatchEvent[T]]:
-        """The way for blocks with an ERROR or with an object that needs the slow path."""
-        events: list[WatchEvent[T]] = []
-        for line in bytes(lines).split(b"\n"):
-            if not line.strip():
-                continue
-            try:
-                head = decoder(_Line).decode(line)
-                if head.type == "ERROR":
-                    status = decoder(Status).decode(bytes(head.object))
-                    self._error = ApiError.from_status(status.code or 500, status)
+    def _decode(self, first: bytes, block: bytes, start: int, end: int) -> Iterator[WatchEvent[T]]:
+        decode = self._decoder.decode
+        stats = self._stats
+        view = memoryview(block)
+        line: bytes | memoryview = first
+        while True:
+            if line:
+                try:
+                    event = decode(line)
+                except ParseError as error:
+                    if bytes(line).strip() and not self._is_error(line):
+                        self._error = ProtocolError(f"the watch sent what is no event: {error}")
+                else:
+                    if event.type != "ERROR" or not self._is_error(line):
+                        yield event
+                        stats.events += 1
+                        self.version = event.object.metadata.resource_version
+                if self._error is not None:
                     break
-                events.append(self._decoder.decode(line))
-            except ParseError as error:
-                self._error = ProtocolError(f"the watch sent what is no event: {error}")
+            if start >= end:
                 break
-        return events
+            stop = block.find(b"\n", start)
+            line = view[start:stop]
+            start = stop + 1
+        self._batch = None
+
+    def _is_error(self, line: bytes | memoryview) -> bool:
+        """Whether a line is an ERROR event; then its status is what the stream ends with."""
+        try:
+            head = decoder(_Line).decode(line)
+            if head.type != "ERROR":
+                return False
+            status = decoder(Status).decode(bytes(head.object))
+        except ParseError:
+            return False
+        self._error = ApiError.from_status(status.code or 500, status)
+        return True
 
 
 async def open_stream(
@@ -318,7 +330,7 @@ class Watch(Generic[T]):
         self._stats = stats or WatchStats(scope.cls.resource.qualified, scope.namespace or "")
         self._lived = 0.0
 
-    async def batch(self) -> list[WatchEvent[T]]:
+    async def batch(self) -> Iterator[WatchEvent[T]]:
         """The next events, bookmarks among them; raises ``Gone`` when only a list helps."""
         while True:
             try:
@@ -340,9 +352,6 @@ class Watch(Generic[T]):
                 continue
             if events is not None:
                 self._stats.last_error = ""
-                version = events[-1].object.metadata.resource_version
-                if newer(version, self.resource_version):
-                    self.resource_version = version
                 return events
             await self._ended(early=not self._stream.expired)
 
@@ -358,6 +367,8 @@ class Watch(Generic[T]):
         if self._stream is not None:
             stream, self._stream = self._stream, None
             self._lived = stream.lived
+            if newer(stream.version, self.resource_version):
+                self.resource_version = stream.version
             await stream.close()
 
     async def _open(self) -> WatchStream[T]:
