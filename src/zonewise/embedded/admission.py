@@ -8,7 +8,7 @@ kind's own validation, validation after it: so nothing a webhook writes escapes 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -20,7 +20,10 @@ Operation = Literal["CREATE", "UPDATE", "DELETE", "CONNECT"]
 
 @dataclass(slots=True, kw_only=True)
 class Attributes:
-    """One write on its way in. ``obj`` is None for a deletion, ``old`` is None for a creation."""
+    """One write on its way in. ``obj`` is None for a deletion, ``old`` is None for a creation.
+
+    ``options`` are the parameters of the request; for a deletion, its DeleteOptions.
+    """
 
     operation: Operation
     served: Served
@@ -31,7 +34,7 @@ class Attributes:
     old: dict[str, Any] | None
     user: User
     dry_run: bool = False
-    options: dict[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
 
 
@@ -42,8 +45,11 @@ Plugin = Callable[[Attributes], None]
 class Hooks(Protocol):
     """Webhooks, as far as the chain knows them."""
 
-    async def mutate(self, attributes: Attributes) -> bool:
-        """Let mutating webhooks change the object; True if one was called."""
+    async def mutate(self, attributes: Attributes, plugins: Plugin) -> bool:
+        """Let mutating webhooks change the object; True if one was called.
+
+        ``plugins`` are all built-in ones: they look again at what a webhook changed.
+        """
 
     async def validate(self, attributes: Attributes) -> None:
         """Let validating webhooks refuse it."""
@@ -64,10 +70,9 @@ class Admission:
 
     async def mutate(self, attributes: Attributes) -> bool:
         """Run the mutating half; True if something outside this process may have had a say."""
-        for plugin in self._mutating:
-            plugin(attributes)
+        self._plug(attributes)
         if self._hooks and self._concerned(attributes):
-            return await self._hooks.mutate(attributes)
+            return await self._hooks.mutate(attributes, self._plug)
         return False
 
     async def validate(self, attributes: Attributes) -> None:
@@ -76,6 +81,10 @@ class Admission:
             plugin(attributes)
         if self._hooks and self._concerned(attributes):
             await self._hooks.validate(attributes)
+
+    def _plug(self, attributes: Attributes) -> None:
+        for plugin in self._mutating:
+            plugin(attributes)
 
     def _concerned(self, attributes: Attributes) -> bool:
         assert self._hooks is not None

@@ -103,20 +103,20 @@ class Deleter:
             raise refusals.not_found(served.kind.resource, name)
         old = bodies.read_stored(served, entry.raw)
         self.check(served, name, old, options)
-        await self._admission.validate(
-            Attributes(
-                operation="DELETE",
-                served=served,
-                namespace=namespace,
-                name=name,
-                obj=None,
-                old=old,
-                user=call.user,
-                dry_run=options.dry_run,
-                options=options.raw,
-                warnings=call.warnings,
-            )
+        attributes = Attributes(
+            operation="DELETE",
+            served=served,
+            namespace=namespace,
+            name=name,
+            obj=None,
+            old=old,
+            user=call.user,
+            dry_run=options.dry_run,
+            options=options.raw,
+            warnings=call.warnings,
         )
+        await self._admission.mutate(attributes)
+        await self._admission.validate(attributes)
         entry = self._state.latest(served.storage, namespace, name)
         if entry is None:
             raise refusals.not_found(served.kind.resource, name)

@@ -101,7 +101,7 @@ class Writer:
         generated = bool(base) and not meta.get("name")
         for attempt in range(GENERATED_NAME_TRIES):
             if generated:
-                meta["name"] = metadata.generated_name(base, self._choose)
+                meta.pop("name", None)  # webhooks see it without one; so does the next attempt
             try:
                 return await self._create(call, served, target.namespace, obj, scene, own)
             except ApiError as error:
@@ -127,6 +127,7 @@ class Writer:
             old=None,
             user=call.user,
             dry_run=scene.dry_run,
+            options=call.query,
             warnings=call.warnings,
         )
         if await self._admission.mutate(attributes):
@@ -134,6 +135,9 @@ class Writer:
             obj = attributes.obj
             bodies.fill_defaults(served, obj)
             meta = obj["metadata"]
+        if not meta.get("name") and meta.get("generateName"):
+            meta["name"] = metadata.generated_name(meta["generateName"], self._choose)
+        attributes.name = meta.get("name", "")
         if "status" in served.kind.subresources and not served.rules.takes_status:
             obj.pop("status", None)
         metadata.begin(
@@ -229,6 +233,7 @@ class Writer:
             old=old,
             user=call.user,
             dry_run=scene.dry_run,
+            options=call.query,
             warnings=call.warnings,
         )
         if await self._admission.mutate(attributes):
