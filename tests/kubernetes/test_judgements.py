@@ -10,7 +10,7 @@ from tools.realkube import ControlPlane
 pytestmark = pytest.mark.real
 
 
-@pytest.mark.parametrize("name", ["schemas", "values", "expressions"])
+@pytest.mark.parametrize("name", ["schemas", "costs", "values", "expressions"])
 async def test_recorded_verdicts_are_current(realapi: ControlPlane, name: str) -> None:
     """Asked again, the real server says of every case what is written down."""
     server = RealServer(realapi)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,11 +46,8 @@ from zonewise.api.errors import StatusCause
 from zonewise.api.schema import Rule, Type
 from zonewise.api.structural import (
     META_FIELDS,
-    Schema,
     field_path,
     has_rules,
-    subschemas,
-    type_of,
 )
 
 OBJECT_BUDGET = 3_000_000
@@ -194,7 +191,8 @@ class _Ready:
         return bool(self.rule.optional_old_self)
 
 
-def _compiled(rule: Rule, kind: Kind) -> tuple[Program, Program | None]:
+def compile_rule(rule: Rule, kind: Kind) -> tuple[Program, Program | None]:
+    """A rule's program and that of its message, for a part of this kind."""
     old = optional_of(kind) if rule.optional_old_self else kind
     variables = {"self": kind, "oldSelf": old}
     try:
@@ -208,13 +206,13 @@ def _compiled(rule: Rule, kind: Kind) -> tuple[Program, Program | None]:
         try:
             message = compiled(rule.message_expression, variables)
         except CompileError as error:
-            raise _MessageError(f"messageExpression compilation failed: {error}") from None
+            raise MessageError(f"messageExpression compilation failed: {error}") from None
         if message.kind is not STRING:
-            raise _MessageError("messageExpression must evaluate to a string")
+            raise MessageError("messageExpression must evaluate to a string")
     return program, message
 
 
-class _MessageError(CompileError):
+class MessageError(CompileError):
     """The rule is fine, its message is not."""
 
 
@@ -231,70 +229,12 @@ def _ready(kind: Type, *, root: bool) -> tuple[_Ready, ...]:
             if seen is None:
                 continue
             try:
-                program, message = _compiled(rule, seen)
+                program, message = compile_rule(rule, seen)
             except CompileError:
                 continue
             made.append(_Ready(rule, program, message, field_path(kind, rule.field_path) or ""))
         known = kind.memo[key] = tuple(made)
     return known
-
-
-def compile_faults(schema: Schema, at: str, faulty: Sequence[str] = ()) -> list[StatusCause]:
-    """What is wrong with the rules of a schema; ``faulty`` are fields with faults of other kinds.
-
-    A part with such a fault in it is passed over: its rules would be wrong for that reason only.
-    """
-    return list(_schema_rules(schema, at, faulty, root=True, uncorrelated=""))
-
-
-def _schema_rules(
-    schema: Schema, at: str, faulty: Sequence[str], *, root: bool, uncorrelated: str
-) -> Iterator[StatusCause]:
-    sound = not any(field == at or field.startswith((f"{at}.", f"{at}[")) for field in faulty)
-    if schema.get("x-kubernetes-validations") and sound:
-        whole = type_of(schema) if root else _type_below(schema)
-        seen = kind_of(whole, root=root)
-        for n, rule in enumerate(whole.rules):
-            where = f"{at}.x-kubernetes-validations[{n}]"
-            yield from _rule_compile_faults(rule, seen, where, uncorrelated)
-    for path, sub, structure in subschemas(schema, at):
-        if not structure:
-            continue
-        lost = uncorrelated
-        if path == f"{at}.items" and schema.get("x-kubernetes-list-type") != "map":
-            lost = lost or at
-        yield from _schema_rules(sub, path, faulty, root=False, uncorrelated=lost)
-
-
-def _type_below(schema: Schema) -> Type:
-    return type_of({"type": "object", "properties": {"x": schema}}).fields["x"]
-
-
-def _rule_compile_faults(
-    rule: Rule, seen: Kind | None, at: str, uncorrelated: str
-) -> Iterator[StatusCause]:
-    if seen is None:
-        words = "Internal error: the schema has no type that rules could speak of"
-        yield StatusCause(reason="InternalError", field=at.rpartition("[")[0], message=words)
-        return
-    try:
-        program, _ = _compiled(rule, seen)
-    except _MessageError as error:
-        yield faults.invalid(f"{at}.messageExpression", rule.message_expression, str(error))
-        return
-    except CompileError as error:
-        yield faults.invalid(f"{at}.rule", rule.rule, str(error))
-        return
-    if "oldSelf" in program.variables:
-        if uncorrelated:
-            words = (
-                "oldSelf cannot be used on the uncorrelatable portion of the schema "
-                f"within {uncorrelated}"
-            )
-            yield faults.invalid(f"{at}.rule", rule.rule, words)
-    elif rule.optional_old_self is not None:
-        words = "may not be set if oldSelf is not used in rule"
-        yield faults.invalid(f"{at}.optionalOldSelf", rule.optional_old_self, words)
 
 
 # -------------------------------------------------------------------------------------- evaluation

@@ -27,6 +27,7 @@ from zonewise.api.structural import (
     type_of,
 )
 
+RULE_FAULTS = "zonewise.api.rulefaults"  # loaded with CEL when the first rule is met
 TYPES = ("array", "boolean", "integer", "number", "object", "string")
 REASONS = (
     "FieldValueDuplicate",
@@ -99,7 +100,7 @@ def schema_faults(schema: Schema, at: str, *, has_status: bool = False) -> list[
     each = list(_object_faults(schema, at, _Scope(root=True)))
     found += each
     if not structural and _has_rules(schema):
-        found += import_module(RULES).compile_faults(schema, at, [fault.field for fault in each])
+        found += _compile_faults(schema, at, [fault.field for fault in each])
     return found
 
 
@@ -463,6 +464,11 @@ def _rule_shape(rule: Mapping[str, Any], schema: Schema, at: str) -> Iterator[St
         is None
     ):
         yield faults.invalid(f"{at}.fieldPath", path, "must be a valid path")
+
+
+def _compile_faults(schema: Schema, at: str, faulty: list[str]) -> list[StatusCause]:
+    found: list[StatusCause] = import_module(RULE_FAULTS).compile_faults(schema, at, faulty)
+    return found
 
 
 def _has_rules(schema: Schema) -> bool:

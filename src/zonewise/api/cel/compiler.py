@@ -84,18 +84,24 @@ class Typed(NamedTuple):
 
 
 class Compiled(NamedTuple):
-    """A whole expression."""
+    """A whole expression: what it is, what evaluates it, and the tree it was made from.
+
+    ``kinds`` has the kind of every node of the tree, by the node's id.
+    """
 
     kind: Kind
     run: Run
     variables: frozenset[str]
+    tree: syntax.Node
+    kinds: dict[int, Kind]
 
 
 def compiled(text: str, variables: Mapping[str, Kind]) -> Compiled:
     """An expression over these variables; CompileError says what is wrong with it."""
     compiler = _Compiler(text, variables)
-    made = compiler.make(syntax.parse(text))
-    return Compiled(made.kind, made.run, frozenset(compiler.used))
+    tree = syntax.parse(text)
+    made = compiler.make(tree)
+    return Compiled(made.kind, made.run, frozenset(compiler.used), tree, compiler.kinds)
 
 
 class _Compiler:
@@ -106,12 +112,18 @@ class _Compiler:
         }
         self.used: set[str] = set()
         self.next_slot = 0
+        self.kinds: dict[int, Kind] = {}
         self.mixed = 0  # inside of how many calls that take lists of anything
 
     def fault(self, node: syntax.Node, words: str) -> syntax.CompileError:
         return syntax.fault(self.text, node.at, words)
 
     def make(self, node: syntax.Node) -> Typed:
+        made = self.made(node)
+        self.kinds[id(node)] = made.kind
+        return made
+
+    def made(self, node: syntax.Node) -> Typed:
         match node:
             case syntax.Constant():
                 return self.constant(node)
