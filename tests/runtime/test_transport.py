@@ -429,6 +429,9 @@ async def test_proxies_that_fail() -> None:
     with pytest.raises(ConnectionFailed, match="cannot reach the proxy http://127") as error:
         await ask(config)
     assert "hush" not in str(error.value)
+    config = ClusterConfig(server="https://10.0.0.1", proxy="http://me:hush@proxy.invalid:1")
+    with pytest.raises(ConnectionFailed, match=r"cannot find the proxy http://proxy\.invalid:1 on"):
+        await ask(config)
     with web(lambda _: Reply(407, b"")) as refusing:
         config = ClusterConfig(server="https://kube.invalid", proxy=refusing.url)
         with pytest.raises(ConnectionFailed, match=r"refused the way to .* with status 407"):
@@ -456,6 +459,13 @@ async def test_a_bad_certificate_of_ours_is_a_configuration_error() -> None:
     )
     with pytest.raises(ConfigError, match="client certificate of context dev of x"):
         await ask(config)
+
+
+@pytest.mark.parametrize("server", ["https://", "nonsense", "ftp://127.0.0.1"])
+async def test_an_address_that_is_none(server: str) -> None:
+    """Who makes a configuration by hand is told that its address is none."""
+    with pytest.raises(ConfigError, match="is not a URL; write it like https://host:6443"):
+        await ask(server)
 
 
 async def test_a_closed_transport_can_be_closed_again() -> None:

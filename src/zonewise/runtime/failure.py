@@ -38,10 +38,15 @@ def explain(
             )
         case aiohttp.ClientConnectorCertificateError():
             return ConnectionFailed(_certificate(error.certificate_error, server, config))
-        case aiohttp.ClientConnectorDNSError() | UnicodeError():
-            host = urlsplit(config.server).hostname
+        case aiohttp.ClientConnectorDNSError(host=host) if host == _host(config.proxy):
             return ConnectionFailed(
-                f"cannot find the host {host} of {server}; check the server address and the DNS"
+                f"cannot find the proxy {_place(config.proxy)} on the way to {server}; "
+                "check proxy-url or the HTTPS_PROXY variable"
+            )
+        case aiohttp.ClientConnectorDNSError() | UnicodeError():
+            return ConnectionFailed(
+                f"cannot find the host {_host(config.server)} of {server}; "
+                "check the server address and the DNS"
             )
         case aiohttp.ClientSSLError() | ssl.SSLError():
             return ConnectionFailed(_handshake(error, server))
@@ -91,7 +96,7 @@ def _certificate(error: Exception, server: str, config: ClusterConfig) -> str:
                 "and of the server"
             )
         case 62 | 64:
-            name = config.trust.server_name or urlsplit(config.server).hostname
+            name = config.trust.server_name or _host(config.server)
             return (
                 f"the certificate of {server} is not for {name}; use an address the certificate "
                 "names or set tls-server-name"
@@ -129,6 +134,10 @@ def _os_reason(error: OSError) -> str:
         return "the connection was reset"
     strerror = error.strerror or ""
     return strerror.lower() if strerror and "[" not in strerror else "no connection"
+
+
+def _host(url: str | None) -> str | None:
+    return urlsplit(url or "").hostname
 
 
 def _place(url: str | None) -> str:
