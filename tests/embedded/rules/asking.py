@@ -93,5 +93,7 @@ def _clean(code: int, body: Obj, namespace: str) -> Obj:
         meta = one.get("metadata") or {}
         for key in VOLATILE:
             meta.pop(key, None)
+    if body.get("kind") == "Status":
+        (body.get("details") or {}).pop("uid", None)
     shown = json.loads(json.dumps(body).replace(namespace, "{ns}"))
     return {"code": code, "object": shown}

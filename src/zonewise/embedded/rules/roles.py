@@ -96,16 +96,18 @@ class RoleRules(_Guarded):
                 text = "rules cannot apply to both regular resources and non-resource URLs"
                 found.append(faults.invalid(at, rule["nonResourceURLs"], text))
             return found
-        for key, what in (("apiGroups", "an empty value"), ("resources", "at least one value")):
+        for key, what in (("apiGroups", "api group"), ("resources", "resource")):
             if not rule.get(key):
-                text = f"resource rules must supply {what}"
+                text = f"resource rules must supply at least one {what}"
                 found.append(faults.required(f"{path}.{key}", text))
         return found
 
     def _guard(self, obj: Obj, old: Obj | None, user: User) -> None:
         meta = obj["metadata"]
         place = meta.get("namespace", "")
-        if self._holds(user, "escalate", self._resource.plural, place, meta.get("name", "")):
+        # A POST names no object, so a permission for one name alone does not count there.
+        name = meta.get("name", "") if old else ""
+        if self._holds(user, "escalate", self._resource.plural, place, name):
             return
         wanted = [Rule.read(rule) for rule in obj.get("rules") or ()]
         self._refuse(obj, user, self._authorizer.missing(user, place, wanted))
@@ -176,13 +178,15 @@ class BindingRules(_Guarded):
         reference = obj.get("roleRef") or {}
         kind, name = reference.get("kind", ""), reference.get("name", "")
         plural = {"Role": "roles", "ClusterRole": "clusterroles"}.get(kind, "")
-        if plural and self._holds(user, "bind", plural, place, name):
-            return
-        if not plural:
-            raise refusals.internal(f'unsupported role reference kind: "{kind}"')
+        if not plural or self._holds(user, "bind", plural, place, name):
+            return  # what binds no role at all is refused by ``validate``
+        if not name:
+            raise refusals.bad_request("Name parameter required.")
+        if kind == "Role" and not place:
+            raise refusals.bad_request("Namespace parameter required.")
         rules = self._authorizer.role(place if kind == "Role" else "", name)
         if rules is None:
-            raise refusals.not_found(Resource(GROUP, "v1", kind, plural, kind == "Role"), name)
+            raise refusals.not_found(self._resource, name)
         self._refuse(obj, user, self._authorizer.missing(user, place, rules))
 
 
