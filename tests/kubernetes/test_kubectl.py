@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-
 from tests.contract.embedded import embedded
+
 from tools import realkube as real
 
 pytestmark = pytest.mark.real
@@ -120,7 +120,8 @@ def test_change_commands(kubectl: Kubectl) -> None:
     columns = "L:.metadata.labels.tier,A:.metadata.annotations.note,R:.spec.replicas,P:.spec.paused"
     row = kubectl("get", "deployment", "shop", "--no-headers", "-o", f"custom-columns={columns}")
     assert row.split() == ["front", "x", "5", "true"]
-    containers = "jsonpath={.spec.template.spec.containers[0].image} {.spec.template.spec.containers[0].imagePullPolicy}"
+    first = ".spec.template.spec.containers[0]"
+    containers = f"jsonpath={{{first}.image}} {{{first}.imagePullPolicy}}"
     assert kubectl("get", "deployment", "shop", "-o", containers) == "shop:9 Always"
     kubectl("wait", "--for=jsonpath={.spec.replicas}=5", "deployment/shop", "--timeout=10s")
 
@@ -129,7 +130,16 @@ def test_tables_and_descriptions(kubectl: Kubectl) -> None:
     """get prints a real server's columns, describe and explain find what they need."""
     kubectl("apply", "-f", "-", stdin=DEPLOYMENT)
     header = kubectl("get", "deployments", "-o", "wide").splitlines()[0].split()
-    assert header == "NAME READY UP-TO-DATE AVAILABLE AGE CONTAINERS IMAGES SELECTOR".split()
+    assert header == [
+        "NAME",
+        "READY",
+        "UP-TO-DATE",
+        "AVAILABLE",
+        "AGE",
+        "CONTAINERS",
+        "IMAGES",
+        "SELECTOR",
+    ]
     assert "StrategyType:" in kubectl("describe", "deployment", "shop")
     explained = kubectl("explain", "deployment.spec.strategy.rollingUpdate")
     assert "maxSurge" in explained
@@ -189,7 +199,8 @@ def test_deletion_cleans_up(kubectl: Kubectl) -> None:
 
 def test_what_cannot_be_says_so(kubectl: Kubectl) -> None:
     """Bad objects and missing capabilities get a sentence."""
-    bad = DEPLOYMENT.replace("app: shop}}\n  template", "app: other}}\n  template")
+    bad = DEPLOYMENT.replace("name: shop, labels", "name: bad, labels")
+    bad = bad.replace("app: shop}}\n  template", "app: other}}\n  template")
     assert "selector" in kubectl("create", "-f", "-", stdin=bad, fails=True)
     unknown = kubectl("apply", "-f", "-", stdin=CONFIG % "x" + "colour: 1\n", fails=True)
     assert 'unknown field "colour"' in unknown

@@ -6,7 +6,7 @@ between knows no sockets. Whoever makes the call has already established who is 
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass, field
 from urllib.parse import parse_qsl
 
@@ -48,6 +48,7 @@ class Call:
     headers: Mapping[str, str] = field(default_factory=dict)
     body: bytes = b""
     impersonate: Impersonation | None = None
+    inside: bool = False  # made by a part of this process, which repeats what a crash loses
     warnings: list[str] = field(default_factory=list)
 
     def flag(self, name: str) -> bool:
@@ -92,6 +93,8 @@ class Answer:
     headers: dict[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     stream: AsyncGenerator[bytes, None] | None = None
+    on_end: Callable[[Callable[[], None]], None] | None = None
+    """Takes a function to call when the server ends the stream while a write of it is stuck."""
 
 
 def parse_query(text: str) -> dict[str, str]:

@@ -155,6 +155,8 @@ class HttpServer:
             response.enable_chunked_encoding()
             try:
                 await response.prepare(request)
+                if answer.on_end and request.transport:
+                    answer.on_end(request.transport.abort)
                 async for part in answer.stream:
                     await response.write(part)
                 await response.write_eof()

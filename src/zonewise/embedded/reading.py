@@ -119,6 +119,7 @@ class Reader:
         seconds = call.number("timeoutSeconds") or self._rng.uniform(1, 2) * WATCH_SECONDS
         return Answer(
             stream=self._stream(watcher, form, seconds, marks),
+            on_end=lambda stop: setattr(watcher, "on_close", stop),
             content_type="application/json;stream=watch"
             if "stream=watch" in call.headers.get("accept", "")
             else "application/json",

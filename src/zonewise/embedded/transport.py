@@ -37,6 +37,7 @@ class LocalTransport:
             headers=headers,
             body=request.body or b"",
             impersonate=Impersonation(user=wish) if wish else None,
+            inside=True,
         )
         return _LocalResponse(await self._handle(call))
 

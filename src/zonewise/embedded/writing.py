@@ -37,7 +37,7 @@ Change = Callable[[Obj], Obj]
 
 TRIES = 5
 UNHURRIED = frozenset({"coordination.k8s.io/leases"})
-"""Kinds whose updates may be seen before they are on the disk."""
+"""Kinds whose updates, made inside this process, may be seen before they are on the disk."""
 GENERATED_NAME_TRIES = 8
 
 
@@ -80,6 +80,7 @@ class Writer:
             subresource=subresource,
             look=self.look,
             dry_run=call.dry_run,
+            inside=call.inside,
             warnings=call.warnings,
         )
 
@@ -252,7 +253,16 @@ class Writer:
         kind: EventType = "DELETED" if released(served, obj) else "MODIFIED"
         self._allocate(served, obj, old, scene)
         try:
-            return Written(await self.commit(served, entry, kind, obj, dry_run=scene.dry_run))
+            return Written(
+                await self.commit(
+                    served,
+                    entry,
+                    kind,
+                    obj,
+                    dry_run=scene.dry_run,
+                    durable=not (scene.inside and served.storage in UNHURRIED),
+                )
+            )
         except ApiError:
             served.rules.settled(namespace, name, old)
             raise
@@ -263,13 +273,22 @@ class Writer:
             raise faults.refusal(served.kind.resource, obj["metadata"]["name"], found)
 
     async def commit(
-        self, served: Served, entry: Entry, kind: EventType, obj: Obj, *, dry_run: bool = False
+        self,
+        served: Served,
+        entry: Entry,
+        kind: EventType,
+        obj: Obj,
+        *,
+        dry_run: bool = False,
+        durable: bool = True,
     ) -> Entry:
         """Store what became of ``entry``."""
         stored = bodies.to_storage(served, obj)
         if dry_run:
             return Entry.of(bodies.encode(stored), entry.rv)
-        return await self._write(served, entry.namespace, entry.name, kind, stored, entry)
+        return await self._write(
+            served, entry.namespace, entry.name, kind, stored, entry, durable=durable
+        )
 
     async def _add(
         self, served: Served, namespace: str, name: str, obj: Obj, dry_run: bool
@@ -287,6 +306,8 @@ class Writer:
         kind: EventType,
         stored: Obj,
         expect: Entry | None,
+        *,
+        durable: bool = True,
     ) -> Entry:
         def build(version: int) -> bytes:
             stored["metadata"]["resourceVersion"] = str(version)
@@ -300,7 +321,7 @@ class Writer:
                 kind,
                 build,
                 expect=expect,
-                durable=not (kind == "MODIFIED" and served.storage in UNHURRIED),
+                durable=durable,
             )
         except Overtaken:
             if expect is None:

@@ -31,6 +31,7 @@ class Scene:
     subresource: str = ""
     look: Callable[[str, str, str], Obj | None]  # storage key, namespace, name -> that object
     dry_run: bool = False
+    inside: bool = False
     warnings: list[str] = field(default_factory=list)
 
 

@@ -1,0 +1,43 @@
+"""An embedded API server as a process of its own, for tests that talk to it as strangers do."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+READY_SECONDS = 60.0
+STOP_SECONDS = 20.0
+
+
+@contextmanager
+def embedded(*flags: str) -> Iterator[Path]:
+    """A fresh server; gives its kubeconfig, stops the server by its pid and leaves nothing."""
+    with tempfile.TemporaryDirectory(prefix="zonewise-test-") as name:
+        folder = Path(name)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "zonewise", "up", "--api-only", "--data", name, *flags],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+        )
+        try:
+            kubeconfig = folder / "kubeconfig"
+            deadline = time.monotonic() + READY_SECONDS
+            while not kubeconfig.exists():
+                if process.poll() is not None or time.monotonic() > deadline:
+                    process.kill()
+                    raise AssertionError(process.communicate()[1].decode())
+                time.sleep(0.02)
+            yield kubeconfig
+        finally:
+            process.terminate()
+            try:
+                process.communicate(timeout=STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.communicate()
+                raise
