@@ -210,8 +210,9 @@ def test_sent_managers_count_only_through_the_main_resource() -> None:
     assert owners(updated(write("ben", subresource="status"), live, new)) == {
         "ann/Update": [".spec.replicas"]
     }
-    nonsense = thing({"replicas": 1}, metadata={"managedFields": [{**claim, "operation": "x"}]})
-    assert owners(updated(write("ben"), live, nonsense)) == {"ann/Update": [".spec.replicas"]}
+    for wrong in ({"operation": "x"}, {"manager": 5}, {"fieldsV1": {"x": {}}}, {"time": []}):
+        nonsense = thing({"replicas": 1}, metadata={"managedFields": [{**claim, **wrong}]})
+        assert owners(updated(write("ben"), live, nonsense)) == {"ann/Update": [".spec.replicas"]}
 
 
 def test_old_updaters_are_united_beyond_ten() -> None:

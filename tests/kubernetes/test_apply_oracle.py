@@ -32,7 +32,7 @@ from zonewise.api.structural import type_of
 
 pytestmark = pytest.mark.real
 
-STEPS = 200
+STEPS = 160
 MANAGERS = ("ann", "ben", "kubectl")
 # What the server itself writes between the request's arrival and the answer.
 ALLOCATED = ("clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy")

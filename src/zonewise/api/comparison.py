@@ -17,7 +17,15 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from zonewise.api.errors import ParseError
-from zonewise.api.fieldset import SELF, Fields, key_element, ordered, single_key, value_element
+from zonewise.api.fieldset import (
+    SELF,
+    Fields,
+    key_element,
+    keyed,
+    ordered,
+    single_key,
+    value_element,
+)
 from zonewise.api.schema import ANY, UNSET, Type
 
 ABSENT: Any = UNSET
@@ -76,13 +84,14 @@ def element_of(kind: Type, item: Any) -> str:
     if not isinstance(item, dict):
         what = "a null" if item is None else "non-map"
         raise Mistyped(f"associative list with keys may not have {what} element")
-    keys = []
-    for name in kind.keys:
-        value = item.get(name, ABSENT)
-        if value is ABSENT and kind.items is not None and name in kind.items.fields:
-            value = kind.items.fields[name].default
-        if value is not ABSENT:
-            keys.append((name, value))
+    known = kind.items.fields if kind.items is not None else {}
+    values = [
+        item[name] if name in item else known[name].default if name in known else ABSENT
+        for name in kind.keys
+    ]
+    if ABSENT not in values:
+        return keyed(kind.keys, *values)
+    keys = [pair for pair in zip(kind.keys, values, strict=True) if pair[1] is not ABSENT]
     if not keys:
         names = " ".join(f'"{name}"' for name in kind.keys)
         raise Mistyped(
@@ -272,10 +281,9 @@ def _everything(kind: Type, value: Any) -> Fields:
         return out
     if type(value) is list and kind.shape == "list" and kind.list_type != "atomic":
         item = kind.items or ANY
-        inner = {
-            element: _everything(item, group[0]) if len(group) == 1 else LEAF
-            for element, group in _grouped(kind, value).items()
-        }
+        inner: Fields = {}
+        for element, one in zip(elements_of(kind, value), value, strict=True):
+            inner[element] = LEAF if element in inner else _everything(item, one)
         return {SELF: LEAF, **(ordered(inner) if len(inner) > 1 else inner)}
     return LEAF
 

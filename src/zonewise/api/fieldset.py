@@ -29,6 +29,7 @@ Path: TypeAlias = tuple[str, ...]
 
 SELF = "."
 DEPTH_LIMIT = 200  # of a set that a client sends; objects nest less
+REMEMBERED = 256  # characters of a path element that is worth remembering
 
 _ESCAPED = str.maketrans(
     {
@@ -54,15 +55,30 @@ def value_element(value: Any) -> str:
 
 def key_element(keys: Sequence[tuple[str, Any]]) -> str:
     """The path element of an item of a keyed list; ``keys`` are names and values in any order."""
-    if len(keys) == 1 and isinstance(keys[0][1], str):
-        return single_key(*keys[0])
     return "k:" + _json(dict(sorted(keys)))
 
 
-@lru_cache(maxsize=4096)
 def single_key(name: str, value: str) -> str:
     """The path element of an item with one key, which is text: the most frequent kind."""
+    return _single_key(name, value) if len(value) <= REMEMBERED else key_element([(name, value)])
+
+
+@lru_cache(maxsize=4096)
+def _single_key(name: str, value: str) -> str:
     return "k:" + _json({name: value})
+
+
+def keyed(names: tuple[str, ...], *values: Any) -> str:
+    """The path element of an item with these keys; short plain values are remembered."""
+    for value in values:
+        if not isinstance(value, str | int) or (isinstance(value, str) and len(value) > REMEMBERED):
+            return key_element(list(zip(names, values, strict=True)))
+    return _keyed(names, *values)
+
+
+@lru_cache(maxsize=4096, typed=True)
+def _keyed(names: tuple[str, ...], *values: Any) -> str:
+    return key_element(list(zip(names, values, strict=True)))
 
 
 def _json(value: Any) -> str:
@@ -281,8 +297,16 @@ def ordered(level: Fields) -> Fields:
     return {name: level[name] for name in names}
 
 
-@lru_cache(maxsize=8192)
 def _rank(element: str) -> tuple[int, Any]:
+    return _short_rank(element) if len(element) <= REMEMBERED else _any_rank(element)
+
+
+@lru_cache(maxsize=8192)
+def _short_rank(element: str) -> tuple[int, Any]:
+    return _any_rank(element)
+
+
+def _any_rank(element: str) -> tuple[int, Any]:
     if element == SELF:
         return (-1, "")
     kind, content = element[0], element[2:]

@@ -231,6 +231,9 @@ def decode(entries: Any, *, trusted: bool = True) -> Managed:
         fields = entry.get("fieldsV1") or {}
         if not trusted:
             fields = canonical(fields)
+            words = [entry.get(name) for name in ("manager", "apiVersion", "time", "subresource")]
+            if not all(word is None or isinstance(word, str) for word in words):
+                raise ParseError(f"managed fields entry {at} must consist of text")
         manager = Manager(
             entry.get("manager") or "",
             operation,

@@ -55,7 +55,7 @@ class Pattern:
         return found
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=256)
 def compiled(text: str) -> Pattern:
     """The pattern of a text; ParseError with the real server's words if it is not one."""
     re2 = import_module("re2")
