@@ -210,7 +210,13 @@ def test_sent_managers_count_only_through_the_main_resource() -> None:
     assert owners(updated(write("ben", subresource="status"), live, new)) == {
         "ann/Update": [".spec.replicas"]
     }
-    for wrong in ({"operation": "x"}, {"manager": 5}, {"fieldsV1": {"x": {}}}, {"time": []}):
+    wrongs: list[Entry] = [
+        {"operation": "x"},
+        {"manager": 5},
+        {"fieldsV1": {"x": {}}},
+        {"time": []},
+    ]
+    for wrong in wrongs:
         nonsense = thing({"replicas": 1}, metadata={"managedFields": [{**claim, **wrong}]})
         assert owners(updated(write("ben"), live, nonsense)) == {"ann/Update": [".spec.replicas"]}
 

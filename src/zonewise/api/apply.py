@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from zonewise.api.comparison import Mistyped, compare, fields_of, with_named
+from zonewise.api.comparison import Mistyped, compare, fields_of, same, with_named
 from zonewise.api.errors import ApiError, BadRequest, Status, StatusCause, StatusDetails
 from zonewise.api.fieldset import (
     Fields,
@@ -104,7 +104,8 @@ def applied(write: Write, live: Object | None, config: Object, *, force: bool = 
         if write.manager != "kubectl" or not _excused(write, start, clashes.found):
             raise _refusal(clashes.found) from None
         result, managed = _apply(write, start, config, managed, True)
-    changed = live is None or result != start
+    equal = result == start and (not write.custom or same(result, start))
+    changed = live is None or not equal
     if changed and (mine := managed.get(write.as_manager(APPLY))) is not None:
         managed[write.as_manager(APPLY)] = Owned(mine.fields, mine.api_version, write.time)
     if write.manager == "kubectl":
