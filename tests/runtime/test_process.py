@@ -53,6 +53,36 @@ async def test_a_signal_lets_main_leave_in_good_order(number: signal.Signals) ->
     assert seen == [True, False, f"received {number.name}"]
 
 
+async def test_work_ends_with_the_program_and_cleans_up() -> None:
+    """Work done until the stop is cancelled then, waited for, and its failures are not lost."""
+    ended: list[str] = []
+
+    async def work() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(4)
+            ended.append("cleaned up")
+
+    async def main(process: Process) -> None:
+        asyncio.get_running_loop().call_later(3, process.stop, "enough")
+        await process.until_stop(work())
+        ended.append("main")
+
+    assert await supervise(main) == 0
+    assert ended == ["cleaned up", "main"]
+
+    async def broken(process: Process) -> None:
+        await process.until_stop(asyncio.sleep(1))
+        await process.until_stop(refuse())
+
+    async def refuse() -> None:
+        raise ConfigError("no")
+
+    with pytest.raises(ConfigError, match="no"):
+        await supervise(broken)
+
+
 async def test_a_main_that_does_not_stop_is_cut_off() -> None:
     """After the grace period main is cancelled, and the program still ends in order."""
     loop = asyncio.get_running_loop()

@@ -4,8 +4,9 @@
 ``Process.spawn``. The program ends when one of these happens, whichever is first:
 
 * ``main`` returns: done.
-* SIGTERM or SIGINT: ``Process.stopping`` is set. ``main`` is expected to await it and to leave in
-  good order (stop its controllers, release its lease, flush its events).
+* SIGTERM or SIGINT: ``Process.stopping`` is set. ``main`` is expected to await it, or to do its
+  work inside ``Process.until_stop``, and to leave in good order (stop its controllers, release its
+  lease, flush its events).
 * a spawned task fails, or ends although it is not allowed to: a program that has lost one of its
   parts must not look healthy, so it is stopped with a sentence that names the part.
 
@@ -77,6 +78,20 @@ class Process:
         self._tasks.append(task)
         task.add_done_callback(self._forget)
         return task
+
+    async def until_stop(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do some work until it ends or the program is to stop; then cancel it and wait for it."""
+        task = asyncio.create_task(work)
+        stopping = asyncio.create_task(self.stopping.wait())
+        try:
+            await asyncio.wait([task, stopping], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stopping.cancel()
+            if not task.done():
+                task.cancel()
+                await asyncio.wait([task])
+        if not task.cancelled():
+            task.result()
 
     async def _watch(self, work: Coroutine[Any, Any, None], name: str, endless: bool) -> None:
         try:
