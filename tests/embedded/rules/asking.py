@@ -93,6 +93,8 @@ def _clean(code: int, body: Obj, namespace: str) -> Obj:
         meta = one.get("metadata") or {}
         for key in VOLATILE:
             meta.pop(key, None)
+        if isinstance(one.get("status"), dict):
+            one["status"].pop("lastPhaseTransitionTime", None)
     if body.get("kind") == "Status":
         (body.get("details") or {}).pop("uid", None)
     shown = json.loads(json.dumps(body).replace(namespace, "{ns}"))

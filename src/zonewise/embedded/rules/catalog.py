@@ -13,14 +13,23 @@ from zonewise.embedded.rules.base import Rules
 from zonewise.embedded.rules.cluster import NamespaceRules, NodeRules
 from zonewise.embedded.rules.configs import ConfigMapRules, SecretRules
 from zonewise.embedded.rules.customs import DefinitionRules
+from zonewise.embedded.rules.drivers import (
+    AttachmentRules,
+    CapacityRules,
+    DriverNodeRules,
+    DriverRules,
+    StorageClassRules,
+)
 from zonewise.embedded.rules.events import EventRules, NewEventRules
 from zonewise.embedded.rules.hooks import HookRules
 from zonewise.embedded.rules.leases import LeaseRules
+from zonewise.embedded.rules.network import IngressClassRules, IngressRules, PolicyRules
 from zonewise.embedded.rules.pods import PodRules
 from zonewise.embedded.rules.quotas import LimitRangeRules, QuotaRules
 from zonewise.embedded.rules.roles import BindingRules, RoleRules
 from zonewise.embedded.rules.services import ServiceRules
 from zonewise.embedded.rules.slices import EndpointsRules, SliceRules
+from zonewise.embedded.rules.storage import ClaimRules, VolumeRules
 
 COUNTED = frozenset(
     {
@@ -50,6 +59,7 @@ COUNTED = frozenset(
         "resource.k8s.io/deviceclasses",
         "resource.k8s.io/resourceslices",
         "scheduling.k8s.io/priorityclasses",
+        "storage.k8s.io/csidrivers",
     }
 )
 """Kinds with a generation."""
@@ -146,6 +156,8 @@ class Catalog:
             "/namespaces": NamespaceRules(),
             "/nodes": NodeRules(),
             "/pods": PodRules(),
+            "/persistentvolumeclaims": ClaimRules(),
+            "/persistentvolumes": VolumeRules(),
             "/resourcequotas": QuotaRules(),
             "/secrets": SecretRules(),
             "/services": ServiceRules(allocation),
@@ -155,6 +167,14 @@ class Catalog:
             "coordination.k8s.io/leases": LeaseRules(),
             "discovery.k8s.io/endpointslices": SliceRules(),
             "events.k8s.io/events": NewEventRules(),
+            "networking.k8s.io/ingressclasses": IngressClassRules(),
+            "networking.k8s.io/ingresses": IngressRules(),
+            "networking.k8s.io/networkpolicies": PolicyRules(),
+            "storage.k8s.io/csidrivers": DriverRules(),
+            "storage.k8s.io/csinodes": DriverNodeRules(),
+            "storage.k8s.io/csistoragecapacities": CapacityRules(),
+            "storage.k8s.io/storageclasses": StorageClassRules(),
+            "storage.k8s.io/volumeattachments": AttachmentRules(),
         }
         for kind, plural in (("Role", "roles"), ("ClusterRole", "clusterroles")):
             self._made[f"{RBAC}/{plural}"] = RoleRules(authorizer, kind, plural)

@@ -1,0 +1,394 @@
+"""PersistentVolumes and the claims on them.
+
+A volume's source and a claim's wish do not change once they are written; what may still change is
+what binding and growing need.
+"""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+
+from zonewise.api import faults, quantity
+from zonewise.embedded.rules import names
+from zonewise.embedded.rules.affinity import node_selector_faults
+from zonewise.embedded.rules.base import Faults, Obj, Rules, Scene
+from zonewise.embedded.rules.volumes import (
+    ACCESS_MODES,
+    HOST_TYPES,
+    VOLUME_MODES,
+    claim_spec_faults,
+    no_backsteps,
+)
+
+SOURCES = (
+    "hostPath",
+    "gcePersistentDisk",
+    "awsElasticBlockStore",
+    "glusterfs",
+    "flocker",
+    "nfs",
+    "rbd",
+    "quobyte",
+    "cephfs",
+    "iscsi",
+    "cinder",
+    "fc",
+    "flexVolume",
+    "azureFile",
+    "vsphereVolume",
+    "photonPersistentDisk",
+    "portworxVolume",
+    "azureDisk",
+    "scaleIO",
+    "local",
+    "storageos",
+    "csi",
+)
+"""In the order in which they are looked for; of several the first one counts."""
+
+NEEDS: dict[str, tuple[str, ...]] = {
+    "awsElasticBlockStore": ("volumeID",),
+    "azureDisk": ("diskName", "diskURI"),
+    "azureFile": ("secretName", "shareName"),
+    "cephfs": ("monitors",),
+    "cinder": ("volumeID",),
+    "csi": ("driver", "volumeHandle"),
+    "flexVolume": ("driver",),
+    "gcePersistentDisk": ("pdName",),
+    "glusterfs": ("endpoints", "path"),
+    "hostPath": ("path",),
+    "iscsi": ("targetPortal", "iqn"),
+    "local": ("path",),
+    "nfs": ("server", "path"),
+    "photonPersistentDisk": ("pdID",),
+    "portworxVolume": ("volumeID",),
+    "rbd": ("monitors", "image"),
+    "vsphereVolume": ("volumePath",),
+}
+RECLAIM_POLICIES = ("Delete", "Recycle", "Retain")
+RESIZE_STATES = frozenset(
+    {
+        "ControllerResizeInProgress",
+        "ControllerResizeInfeasible",
+        "NodeResizePending",
+        "NodeResizeInProgress",
+        "NodeResizeInfeasible",
+    }
+)
+LONGEST_DRIVER = 63
+INLINE = "may not be specified in the context of inline volumes"
+
+_IQN = re.compile(r"iqn\.\d{4}-\d{2}\.([A-Za-z0-9\-.]+)(:[^,;*&$|\s]+)$")
+_EUI = re.compile(r"eui\.[A-Fa-f0-9]{16}$")
+_NAA = re.compile(r"naa\.([A-Fa-f0-9]{16}|[A-Fa-f0-9]{32})$")
+
+
+class VolumeRules(Rules):
+    """The rules of PersistentVolumes."""
+
+    def prepare_create(self, obj: Obj, scene: Scene) -> None:
+        """A new volume is on its way."""
+        obj["status"] = {"phase": "Pending", "lastPhaseTransitionTime": scene.now}
+
+    def prepare_status(self, obj: Obj, old: Obj, scene: Scene) -> None:
+        """Whoever changes the phase may say since when; the server knows it anyway."""
+        status, before = obj.setdefault("status", {}), old.get("status") or {}
+        since = "lastPhaseTransitionTime"
+        if status.get("phase") != before.get("phase"):
+            if status.get(since) == before.get(since) or since not in status:
+                status[since] = scene.now
+        elif since not in status and since in before:
+            status[since] = before[since]
+
+    def validate(self, obj: Obj, scene: Scene) -> Faults:
+        """What is wrong with a volume."""
+        return volume_spec_faults(obj.get("spec") or {}, "spec")
+
+    def validate_update(self, obj: Obj, old: Obj, scene: Scene) -> Faults:
+        """The source, the mode and the place of a volume stay."""
+        spec, before = obj.get("spec") or {}, old.get("spec") or {}
+        found = self.validate(obj, scene)
+        if _source(spec) != _source(before) and not _only_expansion(spec, before):
+            text = "spec.persistentvolumesource is immutable after creation"
+            found.append(faults.forbidden("spec.persistentvolumesource", text))
+        found += _kept("volumeMode", spec, before)
+        if before.get("nodeAffinity") is not None:
+            found += _kept("nodeAffinity", spec, before)
+        return found
+
+
+class ClaimRules(Rules):
+    """The rules of PersistentVolumeClaims."""
+
+    def prepare_create(self, obj: Obj, scene: Scene) -> None:
+        """A new claim waits; what it is filled from stands in both of the fields for it."""
+        obj["status"] = {"phase": "Pending"}
+        spec = obj.setdefault("spec", {})
+        _drop_sources(spec)
+        source, reference = spec.get("dataSource"), spec.get("dataSourceRef")
+        if source is not None and reference is None:
+            spec["dataSourceRef"] = dict(source)
+        elif reference is not None and source is None:
+            spec["dataSource"] = dict(reference)
+
+    def prepare_update(self, obj: Obj, old: Obj, scene: Scene) -> None:
+        """A source that the server does not know of is not there."""
+        spec, before = obj.setdefault("spec", {}), old.get("spec") or {}
+        if before.get("dataSource") is None and before.get("dataSourceRef") is None:
+            _drop_sources(spec)
+
+    def validate(self, obj: Obj, scene: Scene) -> Faults:
+        """What is wrong with a claim."""
+        spec = obj.get("spec") or {}
+        return claim_spec_faults(spec, "spec") + _filling_faults(spec)
+
+    def validate_update(self, obj: Obj, old: Obj, scene: Scene) -> Faults:
+        """A claim that is not bound may be given a volume; one that is may ask for more."""
+        spec, before = obj.get("spec") or {}, old.get("spec") or {}
+        found = self.validate(obj, scene)
+        bound = (old.get("status") or {}).get("phase") == "Bound"
+        same = dict(spec)
+        for key, free in (
+            ("volumeName", not before.get("volumeName")),
+            ("storageClassName", before.get("storageClassName") is None),
+            ("volumeAttributesClassName", bound),
+        ):
+            if free:
+                _carry(same, before, key)
+        if bound:
+            found += _size_faults(spec, before, old)
+            _carry(same, before, "resources")
+        if same != before:
+            text = (
+                "spec is immutable after creation except resources.requests and"
+                " volumeAttributesClassName for bound claims"
+            )
+            found.append(faults.forbidden("spec", text))
+        quality = "volumeAttributesClassName"
+        if bound and before.get(quality) is not None and not spec.get(quality):
+            text = "update from non-nil value to nil is forbidden"
+            found.append(faults.forbidden(f"spec.{quality}", text))
+        return found + _kept("volumeMode", spec, before)
+
+    def validate_status(self, obj: Obj, old: Obj, scene: Scene) -> Faults:
+        """What is wrong with a claim's status."""
+        status = obj.get("status") or {}
+        found: Faults = []
+        for key in ("capacity", "allocatedResources"):
+            for name, amount in (status.get(key) or {}).items():
+                if quantity.value(amount) < 0:
+                    text = "must be greater than or equal to 0"
+                    found.append(faults.invalid(f"status.{key}[{name}]", str(amount), text))
+        for state in (status.get("allocatedResourceStatuses") or {}).values():
+            if state not in RESIZE_STATES:
+                path = "status.allocatedResourceStatuses"
+                found.append(faults.unsupported(path, state, RESIZE_STATES))
+        return found
+
+
+def volume_spec_faults(spec: Obj, path: str, *, inline: bool = False) -> Faults:
+    """What is wrong with a volume; an inline one is part of an attachment and promises nothing."""
+    found: Faults = []
+    if inline:
+        for key in ("claimRef", "capacity", "nodeAffinity", "storageClassName"):
+            if spec.get(key):
+                found.append(faults.forbidden(f"{path}.{key}", INLINE))
+        if spec.get("csi") is None:
+            found.append(faults.required(f"{path}.csi", "has to be specified for inline volumes"))
+    else:
+        found += _capacity_faults(spec.get("capacity") or {}, f"{path}.capacity")
+    found += _mode_faults(spec.get("accessModes") or (), f"{path}.accessModes")
+    policy = spec.get("persistentVolumeReclaimPolicy")
+    at = f"{path}.persistentVolumeReclaimPolicy"
+    if policy and inline and policy != "Retain":
+        found.append(faults.forbidden(at, INLINE))
+    elif policy and policy not in RECLAIM_POLICIES:
+        found.append(faults.unsupported(at, policy, RECLAIM_POLICIES))
+    if not inline and spec.get("nodeAffinity") is not None:
+        found += _affinity_faults(spec["nodeAffinity"], f"{path}.nodeAffinity")
+    found += _source_faults(spec, path)
+    if (spec.get("hostPath") or {}).get("path") == "/" and policy == "Recycle":
+        text = "may not be 'recycle' for a hostPath mount of '/'"
+        found.append(faults.forbidden(at, text))
+    name = spec.get("storageClassName")
+    if name and not inline:
+        at = f"{path}.storageClassName"
+        found += [faults.invalid(at, name, text) for text in names.subdomain(name)]
+    mode = spec.get("volumeMode")
+    if mode is not None and mode not in VOLUME_MODES:
+        found.append(faults.unsupported(f"{path}.volumeMode", mode, VOLUME_MODES))
+    return found
+
+
+def driver_faults(name: str, path: str) -> Faults:
+    """What is wrong with the name of a CSI driver."""
+    if not name:
+        return [faults.required(path)]
+    found: Faults = []
+    if len(name) > LONGEST_DRIVER:
+        found.append(faults.too_long(path, LONGEST_DRIVER))
+    return found + [faults.invalid(path, name, text) for text in names.subdomain(name.lower())]
+
+
+def _capacity_faults(capacity: Obj, path: str) -> Faults:
+    found: Faults = []
+    if not capacity:
+        found.append(faults.required(path))
+    if capacity.keys() != {"storage"}:
+        found.append(faults.unsupported(path, capacity, ("storage",)))
+    for name, amount in capacity.items():
+        if quantity.value(amount) <= 0:
+            text = "must be greater than zero"
+            found.append(faults.invalid(f"{path}[{name}]", str(amount), text))
+    return found
+
+
+def _mode_faults(modes: list[str] | tuple[()], path: str) -> Faults:
+    found: Faults = []
+    if not modes:
+        found.append(faults.required(path))
+    for mode in modes:
+        if mode not in ACCESS_MODES:
+            found.append(faults.unsupported(path, mode, ACCESS_MODES))
+    known = {mode for mode in modes if mode in ACCESS_MODES}
+    if "ReadWriteOncePod" in known and len(known) > 1:
+        text = "may not use ReadWriteOncePod with other access modes"
+        found.append(faults.forbidden(path, text))
+    return found
+
+
+def _affinity_faults(affinity: Obj, path: str) -> Faults:
+    if affinity.get("required") is None:
+        return [faults.required(f"{path}.required", "must specify required node constraints")]
+    return node_selector_faults(affinity["required"], f"{path}.required")
+
+
+def _source_faults(spec: Obj, path: str) -> Faults:
+    given = [key for key in SOURCES if spec.get(key) is not None]
+    if not given:
+        return [faults.required(path, "must specify a volume type")]
+    text = "may not specify more than 1 volume type"
+    found: Faults = [faults.forbidden(f"{path}.{key}", text) for key in given[1:]]
+    first = given[0]
+    source, at = spec[first], f"{path}.{first}"
+    for key in NEEDS.get(first, ()):
+        if not source.get(key):
+            found.append(faults.required(f"{at}.{key}"))
+    target = source.get("path", "")
+    match first:
+        case "hostPath":
+            found += no_backsteps(target, f"{at}.path")
+            kind = source.get("type")
+            if target and kind is not None and kind not in HOST_TYPES:
+                found.append(faults.unsupported(f"{at}.type", kind, HOST_TYPES))
+        case "local":
+            found += no_backsteps(target, f"{at}.path")
+            if target and spec.get("nodeAffinity") is None:
+                why = "Local volume requires node affinity"
+                found.append(faults.required(f"{path}.nodeAffinity", why))
+        case "nfs":
+            if not target.startswith("/"):
+                found.append(faults.invalid(f"{at}.path", target, "must be an absolute path"))
+        case "csi":
+            if source.get("driver"):
+                found += driver_faults(source["driver"], f"{at}.driver")
+        case "iscsi":
+            found += _iscsi_faults(source, at)
+    return found
+
+
+def _iscsi_faults(source: Obj, path: str) -> Faults:
+    found: Faults = []
+    name, lun = source.get("iqn", ""), source.get("lun", 0)
+    if name and not any(pattern.match(name) for pattern in (_IQN, _EUI, _NAA)):
+        found.append(faults.invalid(f"{path}.iqn", name, "must be valid format"))
+    if not 0 <= lun <= 255:
+        found.append(faults.invalid(f"{path}.lun", lun, "must be between 0 and 255, inclusive"))
+    return found
+
+
+def _source(spec: Obj) -> Obj:
+    return {key: spec[key] for key in SOURCES if spec.get(key) is not None}
+
+
+def _only_expansion(spec: Obj, before: Obj) -> bool:
+    """Whether nothing but the secret for growing a CSI volume was added."""
+    now, was = spec.get("csi"), before.get("csi")
+    if not now or not was or was.get("controllerExpandSecretRef"):
+        return False
+    rest = {key: value for key, value in now.items() if key != "controllerExpandSecretRef"}
+    return rest == was and _source(spec).keys() == _source(before).keys()
+
+
+def _kept(key: str, spec: Obj, before: Obj) -> Faults:
+    if spec.get(key) == before.get(key):
+        return []
+    return [faults.invalid(key, spec.get(key), "field is immutable")]
+
+
+def _carry(spec: Obj, before: Obj, key: str) -> None:
+    if key in before:
+        spec[key] = before[key]
+    else:
+        spec.pop(key, None)
+
+
+def _drop_sources(spec: Obj) -> None:
+    source = spec.get("dataSource")
+    if source is not None and not _fills(source):
+        del spec["dataSource"]
+    reference = spec.get("dataSourceRef")
+    if reference is not None and reference.get("namespace"):
+        del spec["dataSourceRef"]
+
+
+def _fills(source: Obj) -> bool:
+    group, kind = source.get("apiGroup") or "", source.get("kind", "")
+    if not source.get("name"):
+        return False
+    return (group, kind) in {
+        ("", "PersistentVolumeClaim"),
+        ("snapshot.storage.k8s.io", "VolumeSnapshot"),
+    }
+
+
+def _filling_faults(spec: Obj) -> Faults:
+    found: Faults = []
+    given = [key for key in ("dataSource", "dataSourceRef") if spec.get(key) is not None]
+    for key in given:
+        source, path = spec[key], f"spec.{key}"
+        for part in ("name", "kind"):
+            if not source.get(part):
+                found.append(faults.required(f"{path}.{part}"))
+        group, kind = source.get("apiGroup") or "", source.get("kind", "")
+        if not group and kind and kind != "PersistentVolumeClaim":
+            text = "must be 'PersistentVolumeClaim' when referencing the default apiGroup"
+            found.append(faults.invalid(path, kind, text))
+        found += [
+            faults.invalid(path, group, text) for text in (names.subdomain(group) if group else ())
+        ]
+    if len(given) > 1:
+        one, other = spec["dataSource"], spec["dataSourceRef"]
+        parts = ("apiGroup", "kind", "name")
+        if any(one.get(part) != other.get(part) for part in parts):
+            text = "must match dataSourceRef"
+            found.append(faults.invalid("spec", one, text))
+    return found
+
+
+def _size_faults(spec: Obj, before: Obj, old: Obj) -> Faults:
+    now = _wanted(spec)
+    was = _wanted(before)
+    have = ((old.get("status") or {}).get("capacity") or {}).get("storage")
+    if now is None or was is None or now >= was:
+        return []
+    if have is not None and now > quantity.value(have):
+        return []
+    path = "spec.resources.requests.storage"
+    return [faults.forbidden(path, "field can not be less than status.capacity")]
+
+
+def _wanted(spec: Obj) -> Fraction | None:
+    size = ((spec.get("resources") or {}).get("requests") or {}).get("storage")
+    return None if size is None else quantity.value(size)
