@@ -1,0 +1,63 @@
+"""The real API server judges webhooks: each situation leaves the same notes on both servers."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.contract.hooked import SITUATIONS, Situation
+from tests.contract.hooking import CA, Bench, Stranger
+from tests.runtime.loopback import server_tls, web
+from tools.realkube import ControlPlane
+
+from zonewise.embedded.server import ApiServer
+
+pytestmark = pytest.mark.real
+
+
+async def notes(kubeconfig: Path, situation: Situation) -> list[Any]:
+    """What a situation leaves in the notebook of a bench before this server."""
+    stranger = Stranger()
+    with web(stranger.answer, tls=server_tls(CA)) as listening:
+        namespace = f"hooked-{situation.__name__.replace('_', '-')}"
+        bench = Bench(kubeconfig, stranger, listening, namespace)
+        await bench.open()
+        try:
+            await situation(bench)
+        finally:
+            await bench.close()
+    return bench.notes
+
+
+def differences(want: Any, have: Any, at: str = "") -> Iterator[str]:
+    """Where two notebooks differ."""
+    if isinstance(want, dict) and isinstance(have, dict):
+        for key in sorted({*want, *have}):
+            yield from differences(want.get(key), have.get(key), f"{at}.{key}")
+    elif isinstance(want, list | tuple) and isinstance(have, list | tuple):
+        if len(want) != len(have):
+            yield f"{at}: real {want!r}, ours {have!r}"
+            return
+        for n, (one, other) in enumerate(zip(want, have, strict=True)):
+            yield from differences(one, other, f"{at}[{n}]")
+    elif want != have:
+        yield f"{at}: real {want!r}, ours {have!r}"
+
+
+@pytest.mark.parametrize("situation", SITUATIONS, ids=lambda one: one.__name__)
+async def test_webhooks_are_asked_and_heard_as_by_a_real_server(
+    situation: Situation, realapi: ControlPlane, tmp_path: Path
+) -> None:
+    """Answers, refusals, objects and what webhooks are asked are those of a real server."""
+    server = ApiServer(tmp_path, clock=time.time, rng=random.Random(1))
+    await server.start(0)
+    try:
+        ours = await notes(server.identity.kubeconfig, situation)
+    finally:
+        await server.close()
+    real = await notes(realapi.kubeconfig, situation)
+    assert not list(differences(real, ours))
