@@ -82,7 +82,7 @@ class Allocation:
         network = self._networks[family]
         size = min(network.num_addresses, 2**24) - 2
         reserved = min(max(16, size // 16), 256)
-        for _ in range(TRIES):
+        for _ in range(TRIES if reserved < size else 0):
             found = str(network[self._rng.randrange(reserved, size) + 1])
             if found not in self._addresses:
                 return found

@@ -146,7 +146,7 @@ class Collector:
         self._owners[node] = owners
         for owner in owners:
             self._dependents.setdefault(owner.uid, set()).add(node)
-            if owner.uid not in self._alive or owner.uid in self._waiting:
+            if not self._lives(owner, node) or owner.uid in self._waiting:
                 self._todo([node])
 
     def _marked(self, node: Node, uid: str, meta: _Meta) -> None:

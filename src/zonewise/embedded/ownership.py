@@ -65,7 +65,8 @@ def applied(
             force=force,
         )
     except Mistyped as error:
-        raise refusals.bad_request(f"failed to create typed patch object: {error}") from None
+        # A real server has no better code for a configuration that its type cannot describe.
+        raise refusals.plain_failure(str(error)) from None
     _set(result.object, result.managers)
     return result.object
 

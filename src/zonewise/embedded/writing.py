@@ -20,6 +20,7 @@ from typing import Any
 from zonewise.api import faults
 from zonewise.api.errors import ApiError, Conflict, StatusCause
 from zonewise.api.gates import FeatureGates
+from zonewise.api.managed import with_times_kept
 from zonewise.embedded import bodies, metadata, ownership, refusals
 from zonewise.embedded.admission import Admission, Attributes
 from zonewise.embedded.call import Call
@@ -248,6 +249,7 @@ class Writer:
         await self._admission.validate(attributes)
         if self._state.latest(served.storage, namespace, name) is not entry:
             raise _Overtaken(refusals.conflict(served.kind.resource, name).status)
+        obj = with_times_kept(old, obj)
         if obj == old:
             return Written(entry)
         kind: EventType = "DELETED" if released(served, obj) else "MODIFIED"
@@ -398,7 +400,7 @@ class Writer:
                 else:
                     obj.pop("status", None)
             rules.prepare_update(obj, old, scene)
-        if rules.generation and rules.changed(obj, old):
+        if rules.generation and scene.subresource != "status" and rules.changed(obj, old):
             obj["metadata"]["generation"] = old["metadata"].get("generation", 0) + 1
 
     def _faults(self, served: Served, obj: Obj, old: Obj, scene: Scene) -> list[StatusCause]:

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from zonewise.api import faults
-from zonewise.api.schemafaults import schema_faults
+from zonewise.api.schemafaults import version_faults
 from zonewise.embedded.metadata import CLEANUP
 from zonewise.embedded.rules import names
 from zonewise.embedded.rules.base import Faults, Obj, Rules, Scene
@@ -174,13 +174,9 @@ def _version_faults(spec: Obj) -> Faults:
         if schema is None:
             text = "schemas are required"
             found.append(faults.required(f"{path}.schema.openAPIV3Schema", text))
-        else:
-            below = one.get("subresources") or {}
-            found += schema_faults(
-                schema, f"{path}.schema.openAPIV3Schema", has_status="status" in below
-            )
         found += _scale_faults(one, f"{path}.subresources")
         found += _column_faults(one, f"{path}.additionalPrinterColumns")
+    found += version_faults(spec)
     storing = [one for one in versions or () if one.get("storage")]
     if len(storing) != 1:
         text = "must have exactly one version marked as storage version"

@@ -1,0 +1,1 @@
+"""Kubernetes' own conformance specs against the embedded cluster."""

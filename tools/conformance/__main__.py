@@ -1,0 +1,198 @@
+"""`python -m tools.conformance [PART…]`: run Kubernetes' own specs and write docs/conformance.md.
+
+The specs are those that a real control plane passes with simulated nodes
+(`tests/vectors/conformance.tsv`). The program that runs them is built once from Kubernetes' module,
+like the control plane itself, and kept in the same cache. Each run starts a fresh embedded cluster
+with two Ready nodes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import hashlib
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+from xml.etree import ElementTree
+
+from tests.contract.embedded import embedded
+
+from tools.realkube.binaries import VERSION, build, cache_folder
+from tools.realkube.toolchain import environment, find
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+LIST = ROOT / "tests" / "vectors" / "conformance.tsv"
+REPORT = ROOT / "docs" / "conformance.md"
+MODULE = HERE / "go"
+PACKAGE = "k8s.io/kubernetes/test/e2e"
+FLAGS = (
+    "--provider=skeleton",
+    "--kube-api-content-type=application/json",
+    "--allowed-not-ready-nodes=-1",
+    "--minStartupPods=0",
+    "--node-schedulable-timeout=5s",
+    "--system-pods-startup-timeout=1s",
+    "--ginkgo.timeout=2h",
+)
+NODE = """\
+apiVersion: v1
+kind: Node
+metadata: {name: %s, labels: {kubernetes.io/hostname: %s, kubernetes.io/os: linux}}
+status:
+  capacity: {cpu: "8", memory: 32Gi, pods: "110"}
+  allocatable: {cpu: "8", memory: 32Gi, pods: "110"}
+  conditions: [{type: Ready, status: "True", reason: KubeletReady}]
+  addresses: [{type: InternalIP, address: 10.0.0.1}]
+"""
+
+
+class Spec(NamedTuple):
+    """One row of the list."""
+
+    part: str
+    need: str
+    seconds: int
+    name: str
+
+
+def specs() -> list[Spec]:
+    """The specs that a real control plane passes here."""
+    with LIST.open() as file:
+        rows = csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
+        return [
+            Spec(row["part"], row["need"], int(row["seconds"]), row["spec"].strip()) for row in rows
+        ]
+
+
+def program() -> Path:
+    """The program that runs specs, built if it is not there."""
+    digest = hashlib.sha256(
+        b"".join((MODULE / name).read_bytes() for name in ("go.mod", "go.sum"))
+    ).hexdigest()
+    path = cache_folder() / f"conformance-{VERSION}-{digest[:12]}" / "e2e.test"
+    if path.exists():
+        return path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    go = find(cache_folder(), print)
+    print("building Kubernetes' specs, 5 to 10 minutes once", flush=True)
+    part = path.with_suffix(".part")
+    subprocess.run(
+        [go, "test", "-c", "-mod=readonly", "-o", part, PACKAGE],
+        cwd=MODULE,
+        env=environment(go),
+        check=True,
+    )
+    part.rename(path)
+    return path
+
+
+def run(chosen: Iterable[Spec], kubeconfig: Path, folder: Path) -> dict[str, str]:
+    """Run specs in one go; their outcome by name."""
+    focus = "|".join(re.escape(spec.name.replace(" [Conformance]", "")) for spec in chosen)
+    done = subprocess.run(
+        [
+            program(),
+            *FLAGS,
+            f"--kubeconfig={kubeconfig}",
+            f"--ginkgo.focus={focus}",
+            f"--report-dir={folder}",
+        ],
+        cwd=folder,
+        env={**os.environ, "KUBECONFIG": str(kubeconfig)},
+        stdout=(folder / "log").open("wb"),
+        stderr=subprocess.STDOUT,
+        check=False,
+    )
+    reports = sorted(folder.glob("junit*.xml"))
+    if not reports:
+        print((folder / "log").read_text()[-4000:], file=sys.stderr)
+        raise SystemExit(f"the specs ended with {done.returncode} and left no report")
+    found = {}
+    for case in ElementTree.parse(reports[0]).iter("testcase"):
+        name = case.get("name", "").removeprefix("[It] ")
+        if case.find("skipped") is None:
+            failed = case.find("failure") is not None or case.find("error") is not None
+            found[" ".join(name.split())] = "failed" if failed else "passed"
+    return found
+
+
+def report(chosen: list[Spec], outcome: dict[str, str]) -> str:
+    """The page of the docs."""
+    lines = [
+        "# Conformance",
+        "",
+        "What Kubernetes' own conformance specs say of the embedded cluster: `make conformance`",
+        f"runs those that a real control plane ({VERSION}) passes with simulated nodes, and writes",
+        "this page.",
+        "",
+        "| part | need | passed | of |",
+        "|---|---|---|---|",
+    ]
+    groups = sorted({(spec.part, spec.need) for spec in chosen})
+    for part, need in groups:
+        mine = [spec for spec in chosen if (spec.part, spec.need) == (part, need)]
+        passed = sum(_outcome(spec, outcome) == "passed" for spec in mine)
+        lines.append(f"| {part} | {need} | {passed} | {len(mine)} |")
+    lines += ["", "| part | need | outcome | spec |", "|---|---|---|---|"]
+    for spec in chosen:
+        name = spec.name.replace("|", "\\|")
+        lines.append(f"| {spec.part} | {spec.need} | {_outcome(spec, outcome)} | {name} |")
+    return "\n".join(lines) + "\n"
+
+
+def _outcome(spec: Spec, outcome: dict[str, str]) -> str:
+    wanted = " ".join(spec.name.split())
+    for name, found in outcome.items():
+        if wanted in name or name in wanted:
+            return found
+    return "not run"
+
+
+def main() -> int:
+    """Run the chosen parts."""
+    options = argparse.ArgumentParser(prog="python -m tools.conformance", description=__doc__)
+    options.add_argument("parts", nargs="*", default=["api-server"], help="parts of the list")
+    options.add_argument("--need", choices=("core", "wide", "all"), default="all")
+    options.add_argument("--only", default="", help="a phrase that the spec's name has")
+    options.add_argument("--log", type=Path, help="keep the specs' own output here")
+    given = options.parse_args()
+    chosen = [
+        spec
+        for spec in specs()
+        if spec.part in given.parts and given.need in {"all", spec.need} and given.only in spec.name
+    ]
+    binaries = build()
+    with embedded() as kubeconfig, tempfile.TemporaryDirectory() as name:
+        kubectl = [
+            str(binaries.path("kubectl")),
+            "--kubeconfig",
+            str(kubeconfig),
+            "create",
+            "-f",
+            "-",
+        ]
+        for node in ("node-1", "node-2"):
+            subprocess.run(kubectl, input=NODE % (node, node), text=True, check=True)
+        folder = Path(name)
+        outcome = run(chosen, kubeconfig, folder)
+        if given.log:
+            given.log.write_bytes((folder / "log").read_bytes())
+    page = report(chosen, outcome)
+    if not given.only:
+        REPORT.write_text(page)
+    bad = [spec for spec in chosen if _outcome(spec, outcome) != "passed"]
+    print(f"{len(chosen) - len(bad)} passed, {len(bad)} failed")
+    for spec in bad:
+        print(f"  {_outcome(spec, outcome)}: {spec.need} {spec.name}")
+    return int(any(spec.need == "core" for spec in bad))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
