@@ -10,7 +10,7 @@ SAY := @printf '\033[1m== %s\033[0m\n'
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
 	--no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock'
 
-.PHONY: help up test check e2e bench lock format clean
+.PHONY: help up test check e2e bench conformance lock format clean
 .DEFAULT_GOAL := help
 
 help:
@@ -18,6 +18,7 @@ help:
 	@echo 'make test    install what the tests need and run every test (needs root and apt once)'
 	@echo 'make check   lint, types, layers'
 	@echo 'make e2e     the product on real Kubernetes, built from source with Go'
+	@echo 'make conformance  Kubernetes'"'"' own specs on the embedded cluster; writes docs/conformance.md'
 	@echo 'make bench   side by side with our peers, ratios in one run'
 	@echo 'make format  rewrite the sources the way make check wants them'
 	@echo 'make lock    choose versions anew and write requirements/'
@@ -71,6 +72,10 @@ bench: $(VENV)/.peers
 	$(SAY) 'benchmarks'
 	@$(BIN)/python -m tools.realkube build
 	@$(BIN)/python -m benchmarks $(ARGS)
+
+conformance: $(VENV)/.peers
+	$(SAY) "Kubernetes' own specs (built from source once)"
+	@$(BIN)/python -m tools.conformance $(ARGS)
 
 format: $(VENV)/.dev
 	@$(BIN)/ruff format --quiet . && $(BIN)/ruff check --quiet --fix .
