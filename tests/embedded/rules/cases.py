@@ -33,6 +33,11 @@ class Case:
     part: str = ""
 
 
+def any_of(*values: Any) -> tuple[Any, ...]:
+    """Values of any type."""
+    return values
+
+
 def create(path: str, label: str, base: dict[str, Any], edits: dict[str, Any]) -> Case:
     """Create an object."""
     return Case(label=label, path=path, body=edited(base, edits))
@@ -67,10 +72,8 @@ def edited(base: dict[str, Any], edits: dict[str, Any]) -> dict[str, Any]:
         *way, last = place.split(".")
         holder: Any = obj
         for step in way:
-            if isinstance(holder, list):
-                holder = holder[int(step)]
-            else:
-                holder = holder.setdefault(step, {})
+            inside = isinstance(holder, list)
+            holder = holder[int(step)] if inside else holder.setdefault(step, {})
         if isinstance(holder, list):
             number = int(last)
             holder[number : number + 1] = [copy.deepcopy(value)]

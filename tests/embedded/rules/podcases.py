@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.embedded.rules.cases import GONE, Case, change, create
+from tests.embedded.rules.cases import GONE, Case, any_of, change, create
 
 POD: dict[str, Any] = {
     "apiVersion": "v1",
@@ -311,7 +311,7 @@ CREATES: list[Case] = [
     ),
     *(
         pod(f"envFrom {source}", {f"{C}.envFrom": [source]})
-        for source in (
+        for source in any_of(
             {},
             {"prefix": "a=b", "configMapRef": {"name": "c"}},
             {"prefix": "1", "configMapRef": {"name": "c"}},
@@ -393,7 +393,7 @@ CREATES: list[Case] = [
     # probes
     *(
         pod(f"livenessProbe {probe}", {f"{C}.livenessProbe": probe})
-        for probe in (
+        for probe in any_of(
             PROBE,
             {},
             {"httpGet": {"path": "/", "port": 80}, "exec": {"command": ["a"]}},
@@ -426,7 +426,7 @@ CREATES: list[Case] = [
     pod("startupProbe threshold", {f"{C}.startupProbe": {**PROBE, "successThreshold": 2}}),
     *(
         pod(f"lifecycle {hooks}", {f"{C}.lifecycle": hooks})
-        for hooks in (
+        for hooks in any_of(
             {},
             {"preStop": {}},
             {"preStop": {"sleep": {"seconds": 5}}},
@@ -441,7 +441,7 @@ CREATES: list[Case] = [
     # volumes
     *(
         pod(f"volume {source}", volume(**source))
-        for source in (
+        for source in any_of(
             {"emptyDir": {}},
             {},
             {"emptyDir": {}, "hostPath": {"path": "/a"}},
@@ -562,7 +562,7 @@ CREATES: list[Case] = [
         {"spec.dnsPolicy": "None", "spec.dnsConfig": {"nameservers": ["1.2.3.4"]}},
     ),
     *(
-        pod(f"dnsConfig {config}"[:90], {"spec.dnsConfig": config})
+        pod(f"dnsConfig {config}", {"spec.dnsConfig": config})
         for config in (
             {"nameservers": ["1.2.3.4", "1.2.3.5", "1.2.3.6", "1.2.3.7"]},
             {"nameservers": ["foo"]},
@@ -660,7 +660,7 @@ CREATES: list[Case] = [
     # affinity
     *(
         pod(f"node affinity {value}", affinity("nodeAffinity", "required", value))
-        for value in (
+        for value in any_of(
             {},
             {"nodeSelectorTerms": []},
             {"nodeSelectorTerms": [{}]},
@@ -695,7 +695,7 @@ CREATES: list[Case] = [
     ),
     *(
         pod(f"preferred node affinity {value}", affinity("nodeAffinity", "preferred", [value]))
-        for value in (
+        for value in any_of(
             {"weight": 0, "preference": {}},
             {"weight": 101, "preference": {}},
             {"weight": 1, "preference": {"matchExpressions": [{"key": "a", "operator": "Foo"}]}},
@@ -710,7 +710,7 @@ CREATES: list[Case] = [
     *(
         pod(f"{kind} {value}", affinity(kind, "required", [value]))
         for kind in ("podAffinity", "podAntiAffinity")
-        for value in (
+        for value in any_of(
             {"topologyKey": "zone"},
             {},
             {"topologyKey": "a b"},
@@ -748,7 +748,7 @@ CREATES: list[Case] = [
     ),
     *(
         pod(f"preferred pod affinity {value}", affinity("podAffinity", "preferred", [value]))
-        for value in (
+        for value in any_of(
             {"weight": 5, "podAffinityTerm": {"topologyKey": "zone"}},
             {"weight": 0, "podAffinityTerm": {"topologyKey": ""}},
             {"weight": 101},
@@ -756,7 +756,7 @@ CREATES: list[Case] = [
     ),
     *(
         pod(f"spread {value}", {"spec.topologySpreadConstraints": value})
-        for value in (
+        for value in any_of(
             [SPREAD],
             [{}],
             [{**SPREAD, "maxSkew": 0}],
@@ -844,6 +844,9 @@ CREATES: list[Case] = [
     pod("unknown field", {"spec.foo": 1}),
 ]
 
+TERMS = (
+    "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms"
+)
 GATED = {"spec.schedulingGates": [{"name": "a"}, {"name": "b"}]}
 EC = {"name": "e", "image": "x"}
 REQUESTS = {f"{C}.resources": {"requests": {"cpu": "1"}}}
@@ -940,11 +943,7 @@ CHANGES: list[Case] = [
     ),
     repod(
         "gated affinity term added",
-        {
-            "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms.1": {
-                "matchExpressions": [{"key": "z", "operator": "Exists"}]
-            }
-        },
+        {f"{TERMS}.1": {"matchExpressions": [{"key": "z", "operator": "Exists"}]}},
         first={
             **GATED,
             **affinity("nodeAffinity", "required", expression(key="a", operator="Exists")),
@@ -953,7 +952,7 @@ CHANGES: list[Case] = [
     repod(
         "gated affinity narrowed",
         {
-            "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms.0.matchExpressions.1": {
+            f"{TERMS}.0.matchExpressions.1": {
                 "key": "z",
                 "operator": "Exists",
             }

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from zonewise.embedded.allocation import Allocation
 from zonewise.embedded.authorization import Authorizer
+from zonewise.embedded.rules.autoscalers import AutoscalerRules
 from zonewise.embedded.rules.base import Rules
+from zonewise.embedded.rules.budgets import BudgetRules, PriorityRules
 from zonewise.embedded.rules.cluster import NamespaceRules, NodeRules
 from zonewise.embedded.rules.configs import ConfigMapRules, SecretRules
 from zonewise.embedded.rules.customs import DefinitionRules
@@ -22,14 +24,23 @@ from zonewise.embedded.rules.drivers import (
 )
 from zonewise.embedded.rules.events import EventRules, NewEventRules
 from zonewise.embedded.rules.hooks import HookRules
+from zonewise.embedded.rules.jobs import CronJobRules, JobRules
 from zonewise.embedded.rules.leases import LeaseRules
 from zonewise.embedded.rules.network import IngressClassRules, IngressRules, PolicyRules
 from zonewise.embedded.rules.pods import PodRules
 from zonewise.embedded.rules.quotas import LimitRangeRules, QuotaRules
 from zonewise.embedded.rules.roles import BindingRules, RoleRules
 from zonewise.embedded.rules.services import ServiceRules
+from zonewise.embedded.rules.sets import DaemonSetRules, StatefulSetRules
 from zonewise.embedded.rules.slices import EndpointsRules, SliceRules
 from zonewise.embedded.rules.storage import ClaimRules, VolumeRules
+from zonewise.embedded.rules.workloads import (
+    DeploymentRules,
+    PodTemplateRules,
+    ReplicaSetRules,
+    ReplicationControllerRules,
+    RevisionRules,
+)
 
 COUNTED = frozenset(
     {
@@ -131,7 +142,6 @@ STATUS_KEEPS_METADATA = frozenset(
     {
         "admissionregistration.k8s.io/validatingadmissionpolicies",
         "apiregistration.k8s.io/apiservices",
-        "apps/deployments",
         "flowcontrol.apiserver.k8s.io/flowschemas",
         "flowcontrol.apiserver.k8s.io/prioritylevelconfigurations",
         "networking.k8s.io/servicecidrs",
@@ -156,6 +166,8 @@ class Catalog:
             "/namespaces": NamespaceRules(),
             "/nodes": NodeRules(),
             "/pods": PodRules(),
+            "/podtemplates": PodTemplateRules(),
+            "/replicationcontrollers": ReplicationControllerRules(),
             "/persistentvolumeclaims": ClaimRules(),
             "/persistentvolumes": VolumeRules(),
             "/resourcequotas": QuotaRules(),
@@ -164,6 +176,14 @@ class Catalog:
             "admissionregistration.k8s.io/mutatingwebhookconfigurations": HookRules(),
             "admissionregistration.k8s.io/validatingwebhookconfigurations": HookRules(),
             "apiextensions.k8s.io/customresourcedefinitions": DefinitionRules(),
+            "apps/controllerrevisions": RevisionRules(),
+            "apps/daemonsets": DaemonSetRules(),
+            "apps/deployments": DeploymentRules(),
+            "apps/replicasets": ReplicaSetRules(),
+            "apps/statefulsets": StatefulSetRules(),
+            "autoscaling/horizontalpodautoscalers": AutoscalerRules(),
+            "batch/cronjobs": CronJobRules(),
+            "batch/jobs": JobRules(),
             "coordination.k8s.io/leases": LeaseRules(),
             "discovery.k8s.io/endpointslices": SliceRules(),
             "events.k8s.io/events": NewEventRules(),
@@ -175,6 +195,8 @@ class Catalog:
             "storage.k8s.io/csistoragecapacities": CapacityRules(),
             "storage.k8s.io/storageclasses": StorageClassRules(),
             "storage.k8s.io/volumeattachments": AttachmentRules(),
+            "policy/poddisruptionbudgets": BudgetRules(),
+            "scheduling.k8s.io/priorityclasses": PriorityRules(),
         }
         for kind, plural in (("Role", "roles"), ("ClusterRole", "clusterroles")):
             self._made[f"{RBAC}/{plural}"] = RoleRules(authorizer, kind, plural)

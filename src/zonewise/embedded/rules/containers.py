@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from zonewise.api import faults
+from zonewise.api.errors import StatusCause
 from zonewise.embedded.rules import names
 from zonewise.embedded.rules.base import Faults, Obj
 from zonewise.embedded.rules.downward import field_faults, resource_field_faults
@@ -212,7 +213,7 @@ def _common(one: Obj, path: str, around: Surroundings) -> Faults:
     return found
 
 
-def _chosen(path: str, value: str, known: tuple[str, ...]) -> faults.StatusCause:
+def _chosen(path: str, value: str, known: tuple[str, ...]) -> StatusCause:
     return faults.unsupported(path, value, known) if value else faults.required(path)
 
 
@@ -243,7 +244,7 @@ def _ports(ports: list[Obj], path: str) -> Faults:
     return found
 
 
-def _port_range(path: str, number: int) -> faults.StatusCause:
+def _port_range(path: str, number: int) -> StatusCause:
     return faults.invalid(path, number, "must be between 1 and 65535, inclusive")
 
 

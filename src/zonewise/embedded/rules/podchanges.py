@@ -349,9 +349,9 @@ def _restarts(container: Obj, spec: Obj, code: int) -> bool:
     for rule in container.get("restartPolicyRules") or ():
         codes = rule.get("exitCodes") or {}
         if (code in (codes.get("values") or ())) == (codes.get("operator") == "In"):
-            return rule.get("action") == "Restart"
+            return bool(rule.get("action") == "Restart")
     policy = container.get("restartPolicy") or spec.get("restartPolicy")
-    return policy == "Always" or (policy == "OnFailure" and code != 0)
+    return bool(policy == "Always") or (policy == "OnFailure" and code != 0)
 
 
 def _addresses(status: Obj, key: str) -> Faults:

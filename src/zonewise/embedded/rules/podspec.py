@@ -10,6 +10,7 @@ import ipaddress
 import re
 
 from zonewise.api import faults
+from zonewise.api.errors import StatusCause
 from zonewise.embedded import metadata
 from zonewise.embedded.rules import names
 from zonewise.embedded.rules.affinity import affinity_faults, spread_faults, toleration_faults
@@ -165,7 +166,7 @@ def _rest(spec: Obj, path: str, claims: frozenset[str]) -> Faults:
     return found
 
 
-def _chosen(path: str, value: str, known: tuple[str, ...]) -> faults.StatusCause:
+def _chosen(path: str, value: str, known: tuple[str, ...]) -> StatusCause:
     return faults.unsupported(path, value, known) if value else faults.required(path)
 
 

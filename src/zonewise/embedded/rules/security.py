@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from zonewise.api import faults
+from zonewise.api.errors import StatusCause
 from zonewise.embedded.rules.base import Faults, Obj
 from zonewise.embedded.rules.volumes import local_path
 
@@ -104,7 +105,7 @@ def _id(context: Obj, key: str, path: str) -> Faults:
     return [_range(f"{path}.{key}", value)]
 
 
-def _range(path: str, value: int) -> faults.StatusCause:
+def _range(path: str, value: int) -> StatusCause:
     return faults.invalid(path, value, f"must be between 0 and {LARGEST_ID}, inclusive")
 
 
@@ -183,8 +184,9 @@ def system_faults(spec: Obj, path: str) -> Faults:
         return [faults.unsupported(f"{path}.os", name, ("linux", "windows"))]
     found: Faults = []
     context = spec.get("securityContext") or {}
-    unfit, text = (("windowsOptions",), "windows options cannot be set for a linux pod")
+    unfit: tuple[str, ...] = ("windowsOptions",)
     inner = unfit
+    text = "windows options cannot be set for a linux pod"
     if name == "windows":
         unfit, inner = WINDOWS_POD, WINDOWS_CONTAINER
         text = "cannot be set for a windows pod"
