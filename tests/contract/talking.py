@@ -1,0 +1,430 @@
+"""A small client that talks to one API server as one of its users and remembers what was said.
+
+What it remembers of an answer is what a client may rely on: the status, a refusal's reason and
+causes, an object without times, uids and versions. A resourceVersion is opaque, so only its
+relation to the last one seen of the same object is kept. The words of messages are not. Two
+servers that were asked the same must have said the same.
+"""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import re
+import ssl
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urlencode, urlsplit
+
+import yaml
+
+Obj = dict[str, Any]
+
+JSON = "application/json"
+PATCHES = {
+    "json": "application/json-patch+json",
+    "merge": "application/merge-patch+json",
+    "strategic": "application/strategic-merge-patch+json",
+    "apply": "application/apply-patch+yaml",
+}
+SECONDS = 20.0
+TIMES = frozenset(
+    {
+        "creationTimestamp",
+        "deletionTimestamp",
+        "lastTransitionTime",
+        "lastUpdateTime",
+        "lastProbeTime",
+        "lastHeartbeatTime",
+        "lastPhaseTransitionTime",
+        "expirationTimestamp",
+        "time",
+    }
+)
+DROPPED = frozenset({"uid", "resourceVersion", "creationTimestamp", "managedFields"})
+CHOSEN = frozenset({"clusterIP", "clusterIPs", "nodePort", "healthCheckNodePort", "token"})
+_ACCESS = re.compile(r"kube-api-access-[a-z0-9]{5}")
+_UID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+_MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
+
+
+def encode(value: Any) -> bytes:
+    """JSON without spaces: a real server compares the bytes of raw fields."""
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+class Answer(NamedTuple):
+    """What a server answered."""
+
+    status: int
+    headers: http.client.HTTPMessage
+    text: bytes
+
+    @property
+    def body(self) -> Obj:
+        """The body, which must be a JSON object."""
+        value = json.loads(self.text)
+        assert isinstance(value, dict)
+        return value
+
+    @property
+    def meta(self) -> Obj:
+        """The object's metadata."""
+        meta = self.body["metadata"]
+        assert isinstance(meta, dict)
+        return meta
+
+    @property
+    def version(self) -> str:
+        """The resourceVersion of the object or list."""
+        return str(self.meta["resourceVersion"])
+
+    @property
+    def reason(self) -> str:
+        """Why the server refused."""
+        return str(self.body.get("reason", ""))
+
+    @property
+    def message(self) -> str:
+        """What the server says to people."""
+        return str(self.body.get("message", ""))
+
+    @property
+    def causes(self) -> list[tuple[str, str]]:
+        """Reason and field of each cause of a refusal."""
+        details = self.body.get("details") or {}
+        found = details.get("causes") or []
+        return sorted({(one.get("reason", ""), one.get("field", "")) for one in found})
+
+    @property
+    def names(self) -> list[str]:
+        """The names in a list."""
+        return [one["metadata"]["name"] for one in self.body["items"]]
+
+    @property
+    def warnings(self) -> list[str]:
+        """The server's Warning headers."""
+        return list(self.headers.get_all("Warning") or [])
+
+
+class Event(NamedTuple):
+    """One event of a watch."""
+
+    type: str
+    object: Obj
+
+    @property
+    def name(self) -> str:
+        """The object's name."""
+        return str(self.object.get("metadata", {}).get("name", ""))
+
+    @property
+    def version(self) -> int:
+        """The event's resourceVersion, which orders it among the others."""
+        return int(self.object["metadata"]["resourceVersion"])
+
+
+class Stream:
+    """A watch that is being read."""
+
+    def __init__(self, api: Api, response: http.client.HTTPResponse) -> None:
+        self._api = api
+        self._response = response
+
+    def __iter__(self) -> Iterator[Event]:
+        """Events until the server ends the stream."""
+        while line := self._response.readline():
+            one = json.loads(line)
+            yield Event(one["type"], one["object"])
+
+    def take(self, count: int, *, marks: bool = False) -> list[Event]:
+        """The next so many events; bookmarks count where they are asked for."""
+        taken: list[Event] = []
+        for event in self if count else ():
+            if marks or event.type != "BOOKMARK":
+                taken.append(event)
+            if len(taken) == count:
+                break
+        self._api.note_events(taken)
+        return taken
+
+    def until(self, stop: Callable[[Event], bool]) -> list[Event]:
+        """Events up to and with the one that stops; no bookmarks but that one."""
+        taken: list[Event] = []
+        for event in self:
+            if stop(event):
+                taken.append(event)
+                break
+            if event.type != "BOOKMARK":
+                taken.append(event)
+        self._api.note_events(taken)
+        return taken
+
+    def rest(self) -> list[Event]:
+        """All events that are left before the server ends the stream."""
+        return self.take(10_000)
+
+
+class Server:
+    """Where an API server is and how its administrator proves who they are."""
+
+    def __init__(self, kubeconfig: Path) -> None:
+        config = yaml.safe_load(kubeconfig.read_text())
+        cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
+        url = urlsplit(cluster["server"])
+        self.host, self.port = url.hostname or "", url.port or 443
+        self.token = str(user.get("token", ""))
+        self.stranger = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        self.trusted = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        for context in (self.stranger, self.trusted):
+            with _material(cluster, "certificate-authority", kubeconfig.parent) as path:
+                context.load_verify_locations(path)
+        if "client-certificate" in user or "client-certificate-data" in user:
+            with (
+                _material(user, "client-certificate", kubeconfig.parent) as certificate,
+                _material(user, "client-key", kubeconfig.parent) as key,
+            ):
+                self.trusted.load_cert_chain(certificate, key)
+
+    def connect(self, *, trusted: bool = True) -> http.client.HTTPSConnection:
+        """A new connection."""
+        context = self.trusted if trusted else self.stranger
+        return http.client.HTTPSConnection(self.host, self.port, timeout=SECONDS, context=context)
+
+
+@contextmanager
+def _material(of: Obj, key: str, folder: Path) -> Iterator[str]:
+    if f"{key}-data" in of:
+        with tempfile.NamedTemporaryFile() as file:
+            file.write(base64.b64decode(of[f"{key}-data"]))
+            file.flush()
+            yield file.name
+    else:
+        yield str(folder / of[key])
+
+
+class Api:
+    """A server, a namespace in it to work in, and a notebook."""
+
+    def __init__(self, server: Server, namespace: str) -> None:
+        self.server = server
+        self.ns = namespace
+        self.notes: list[list[Any]] = []
+        self.brief = False
+        self.managed = False
+        self._connections: dict[bool, http.client.HTTPSConnection] = {}
+        self._streams: list[http.client.HTTPSConnection] = []
+        self._versions: dict[str, int] = {}
+
+    @property
+    def core(self) -> str:
+        """The path of the namespace in the core group."""
+        return f"/api/v1/namespaces/{self.ns}"
+
+    def group(self, group: str) -> str:
+        """The path of the namespace in a group, given as group/version."""
+        return f"/apis/{group}/namespaces/{self.ns}"
+
+    def close(self) -> None:
+        """Hang up."""
+        for connection in (*self._connections.values(), *self._streams):
+            connection.close()
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        type: str = JSON,
+        headers: Mapping[str, str] | None = None,
+        user: str = "",
+        groups: tuple[str, ...] = (),
+        token: str | None = None,
+        quiet: bool = False,
+        **query: Any,
+    ) -> Answer:
+        """Send one request; ``quiet`` keeps it out of the notebook.
+
+        ``body`` is bytes to be sent as they are, or a value to be sent as JSON. ``user`` is
+        impersonated by the administrator; ``token`` is somebody else's own, empty for nobody's.
+        """
+        url = f"{path}?{urlencode(query)}" if query else path
+        content = body if body is None or isinstance(body, bytes) else encode(body)
+        trusted = token is None
+        connection = self._connections.get(trusted)
+        if connection is None:
+            connection = self._connections[trusted] = self.server.connect(trusted=trusted)
+        connection.putrequest(method, url, skip_accept_encoding=True)
+        named = {"Accept": JSON, "User-Agent": "contract/1"}
+        if content is not None:
+            named |= {"Content-Type": type, "Content-Length": str(len(content))}
+        if user:
+            named["Impersonate-User"] = user
+        secret = self.server.token if token is None else token
+        if secret:
+            named["Authorization"] = f"Bearer {secret}"
+        for key, value in {**named, **(headers or {})}.items():
+            connection.putheader(key, value)
+        for group in groups:
+            connection.putheader("Impersonate-Group", group)
+        try:
+            connection.endheaders(content)
+        except (BrokenPipeError, ConnectionResetError):
+            pass  # refused before all of it was sent; the answer is there already
+        response = connection.getresponse()
+        answer = Answer(response.status, response.headers, response.read())
+        if response.will_close:
+            connection.close()
+        if not quiet:
+            said = [f"{method} {self._plain(url)}", self.said(answer)]
+            if user:
+                said[0] = f"{user}: {said[0]}"
+            self.notes.append(said)
+        return answer
+
+    def get(self, path: str, **more: Any) -> Answer:
+        """GET."""
+        return self.ask("GET", path, **more)
+
+    def create(self, path: str, body: Obj, **more: Any) -> Answer:
+        """POST."""
+        return self.ask("POST", path, body, **more)
+
+    def made(self, path: str, body: Obj, **more: Any) -> Answer:
+        """POST of what must be accepted."""
+        answer = self.ask("POST", path, body, **more)
+        assert answer.status == 201, answer.text
+        return answer
+
+    def put(self, path: str, body: Obj, **more: Any) -> Answer:
+        """PUT."""
+        return self.ask("PUT", path, body, **more)
+
+    def patch(self, path: str, body: Any, kind: str = "merge", **more: Any) -> Answer:
+        """PATCH."""
+        return self.ask("PATCH", path, body, type=PATCHES[kind], **more)
+
+    def apply(self, path: str, body: Obj, manager: str = "one", **more: Any) -> Answer:
+        """Server-side apply."""
+        return self.ask("PATCH", path, body, type=PATCHES["apply"], fieldManager=manager, **more)
+
+    def delete(self, path: str, body: Obj | None = None, **more: Any) -> Answer:
+        """DELETE."""
+        return self.ask("DELETE", path, body, **more)
+
+    def watch(self, path: str, *, accept: str = JSON, **query: Any) -> Stream:
+        """Begin to watch."""
+        connection = self.server.connect()
+        self._streams.append(connection)
+        asked = {"watch": "1", "timeoutSeconds": "30", **query}
+        headers = {"Accept": accept}
+        if self.server.token:
+            headers["Authorization"] = f"Bearer {self.server.token}"
+        connection.request("GET", f"{path}?{urlencode(asked)}", headers=headers)
+        response = connection.getresponse()
+        assert response.status == 200, response.read()
+        return Stream(self, response)
+
+    def note(self, what: str, value: Any) -> None:
+        """Remember something else."""
+        self.notes.append([what, self._clean(value)])
+
+    def note_events(self, events: list[Event]) -> None:
+        """Remember events of a watch."""
+        self.notes.append(["events", [self._event(one) for one in events]])
+
+    def said(self, answer: Answer) -> Obj:
+        """What counts of an answer."""
+        said: Obj = {"status": answer.status}
+        if answer.warnings:
+            said["warnings"] = len(answer.warnings)
+        if "Retry-After" in answer.headers:
+            said["retry"] = answer.headers["Retry-After"]
+        try:
+            body = json.loads(answer.text)
+        except ValueError:
+            return said
+        if not isinstance(body, dict):
+            return said
+        if body.get("kind") == "Status" and answer.status >= 400:
+            details = body.get("details") or {}
+            said |= {
+                "reason": body.get("reason"),
+                "of": [details.get(key) for key in ("group", "kind", "name")],
+                "causes": answer.causes,
+            }
+            return dict(self._clean(said))
+        if "items" in body and str(body.get("kind", "")).endswith("List"):
+            said |= {
+                "kind": body["kind"],
+                "apiVersion": body["apiVersion"],
+                "items": [self._object(one) for one in body["items"] or []],
+                "more": "continue" in body["metadata"],
+                "remaining": body["metadata"].get("remainingItemCount"),
+            }
+            return dict(self._clean(said))
+        meta = body.get("metadata") or {}
+        version, uid = meta.get("resourceVersion"), meta.get("uid")
+        said["object"] = self._object(body)
+        if version and uid:
+            said["version"] = self._relation(uid, int(version))
+        elif meta.get("name"):
+            said["version"] = "none"
+        return dict(self._clean(said))
+
+    def _relation(self, uid: str, version: int) -> str:
+        last = self._versions.get(uid)
+        self._versions[uid] = version
+        if last is None:
+            return "first"
+        return "same" if version == last else "newer" if version > last else "older"
+
+    def _event(self, event: Event) -> Any:
+        if event.type == "ERROR":
+            return self._clean([event.type, event.object.get("code"), event.object.get("reason")])
+        if event.type == "BOOKMARK":
+            notes = event.object["metadata"].get("annotations") or {}
+            return self._clean([event.type, event.object["kind"], sorted(notes)])
+        return self._clean([event.type, self._object(event.object)])
+
+    def _object(self, obj: Obj) -> Obj:
+        if not self.brief or obj.get("kind") == "Status":
+            return obj
+        meta = obj.get("metadata") or {}
+        kept = ("name", "namespace", "generation", "labels", "annotations", "finalizers")
+        lean: Obj = {key: obj.get(key) for key in ("kind", "apiVersion")}
+        lean["metadata"] = {key: meta[key] for key in (*kept, "deletionTimestamp") if key in meta}
+        return lean
+
+    def _clean(self, value: Any, key: str = "") -> Any:
+        """Without what is empty, and without what differs from run to run."""
+        if key in TIMES and isinstance(value, str):
+            return "<time>"
+        if key in CHOSEN and value and value != "None" and value != ["None"]:
+            return "<chosen>"
+        if isinstance(value, dict):
+            meta = value.get("generateName")
+            found = {}
+            for name, one in value.items():
+                if name in DROPPED and not (name == "managedFields" and self.managed):
+                    continue
+                if name == "name" and meta and str(one).startswith(meta):
+                    one = f"{meta}<chosen>"  # noqa: PLW2901
+                clean = self._clean(one, name)
+                if clean not in (None, {}, []):
+                    found[self._plain(name)] = clean
+            return found
+        if isinstance(value, list | tuple):
+            return [self._clean(one, key) for one in value]
+        return self._plain(value) if isinstance(value, str) else value
+
+    def _plain(self, text: str) -> str:
+        text = _ACCESS.sub("kube-api-access-<chosen>", text.replace(self.ns, "NS"))
+        text = re.sub(r"(resourceVersion=)[1-9]\d*", r"\1<version>", text)
+        text = re.sub(r"(continue=)[^&]+", r"\1<token>", text)
+        return _MOMENT.sub("<time>", _UID.sub("<uid>", text))
