@@ -1,8 +1,8 @@
 """One request and its answer: rate limit, fence, retries, typed errors.
 
 Every request passes here, in this order: the rate limit (waits), the fence (writes only; raises if
-this replica no longer leads), the transport. The fence is asked last, and again before each retry,
-because everything before it may have taken time.
+this replica no longer leads), the transport. The fence is asked again before each retry, and once
+more by the transport when it has credentials and a connection, because all that may take time.
 
 *Retried*: 429, which says that nothing was done, for every verb; and 5xx answers that carry
 ``Retry-After`` for requests that may be repeated without harm. Both at most ``retries`` times, for
@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
 from typing import Any
 
@@ -115,6 +115,7 @@ class Exchange:
             await self._limiter.acquire()
         if self._fence is not None and request.method not in ("GET", "HEAD", "OPTIONS"):
             self._fence()
+            request = replace(request, fence=self._fence)
         response = await self.transport.send(request)
         warning = response.headers.get("Warning")
         if warning and warning not in self._warnings and len(self._warnings) < _WARNINGS_KEPT:

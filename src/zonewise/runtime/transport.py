@@ -22,9 +22,10 @@ from __future__ import annotations
 import asyncio
 import platform
 import socket
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import version
+from types import SimpleNamespace
 from typing import Protocol
 from urllib.parse import quote, urlencode, urljoin, urlsplit
 
@@ -51,7 +52,8 @@ REDIRECTS = 3
 class Request:
     """One request. ``path`` starts with a slash and is not yet percent-encoded.
 
-    ``timeout`` is in seconds: None is the transport's own, 0 is no limit.
+    ``timeout`` is in seconds: None is the transport's own, 0 is no limit. ``fence`` is asked each
+    time the bytes are about to leave, after everything that may take long; it raises to stop them.
     """
 
     method: str
@@ -61,6 +63,7 @@ class Request:
     body: bytes | None = field(default=None, repr=False)
     timeout: float | None = None
     stream: bool = False
+    fence: Callable[[], None] | None = field(default=None, repr=False)
 
 
 class Response(Protocol):
@@ -200,6 +203,7 @@ class HttpsTransport:
                     ssl=self._tls.get(credential.certificate) if secure else True,
                     server_hostname=self._config.trust.server_name,
                     proxy=self._config.proxy,
+                    trace_request_ctx=request.fence,
                 )
         except (aiohttp.ClientError, OSError, UnicodeError) as error:
             slow = isinstance(error, aiohttp.ServerTimeoutError)
@@ -221,6 +225,7 @@ class HttpsTransport:
             headers={"User-Agent": _user_agent()},
             read_bufsize=READ_BUFFER,
             max_field_size=HEADER_LIMIT,
+            trace_configs=[_fencing()],
         )
 
 
@@ -312,6 +317,18 @@ def _judge(response: Response, server: str) -> None:
             f"{server} is not a Kubernetes API server: it answered {status} with a web page; "
             "check the server address in the kubeconfig"
         )
+
+
+def _fencing() -> aiohttp.TraceConfig:
+    """Asks a request's fence when it has its connection and has not written to it."""
+
+    async def ask(_: aiohttp.ClientSession, context: SimpleNamespace, __: object) -> None:
+        if context.trace_request_ctx is not None:
+            context.trace_request_ctx()
+
+    config = aiohttp.TraceConfig()
+    config.on_request_headers_sent.append(ask)
+    return config
 
 
 def _same_server(url: str, base: str) -> bool:
