@@ -18,11 +18,27 @@ from zonewise.embedded.registry import Served
 Operation = Literal["CREATE", "UPDATE", "DELETE", "CONNECT"]
 
 
+Obj = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Face:
+    """What a subresource shows of an object, and what becomes of the object when that changes."""
+
+    show: Callable[[Obj], Obj]
+    take: Callable[[Obj, Obj], Obj]
+
+
+BODY = Face(show=lambda obj: obj, take=lambda _, changed: changed)
+"""Of a subresource whose body is all there is: a Binding, an Eviction."""
+
+
 @dataclass(slots=True, kw_only=True)
 class Attributes:
     """One write on its way in. ``obj`` is None for a deletion, ``old`` is None for a creation.
 
-    ``options`` are the parameters of the request; for a deletion, its DeleteOptions.
+    ``options`` are the parameters of the request; for a deletion, its DeleteOptions. ``face`` is
+    there where webhooks are to see something else than the object, such as its Scale.
     """
 
     operation: Operation
@@ -36,6 +52,7 @@ class Attributes:
     dry_run: bool = False
     options: Mapping[str, Any] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
+    face: Face | None = None
 
 
 Plugin = Callable[[Attributes], None]

@@ -95,9 +95,21 @@ class Deleter:
         self._writer = writer
 
     async def delete(
-        self, call: Call, served: Served, namespace: str, name: str, options: Options
+        self,
+        call: Call,
+        served: Served,
+        namespace: str,
+        name: str,
+        options: Options,
+        *,
+        named: bool = True,
+        admitted: bool = False,
     ) -> Deleted:
-        """Delete one object, or mark it."""
+        """Delete one object, or mark it.
+
+        ``named``: the request names it, rather than being about many. ``admitted``: admission was
+        asked already, about what led to this deletion.
+        """
         entry = self._state.latest(served.storage, namespace, name)
         if entry is None:
             raise refusals.not_found(served.kind.resource, name)
@@ -107,7 +119,7 @@ class Deleter:
             operation="DELETE",
             served=served,
             namespace=namespace,
-            name=name,
+            name=name if named else "",
             obj=None,
             old=old,
             user=call.user,
@@ -115,8 +127,9 @@ class Deleter:
             options=options.raw,
             warnings=call.warnings,
         )
-        await self._admission.mutate(attributes)
-        await self._admission.validate(attributes)
+        if not admitted:
+            await self._admission.mutate(attributes)
+            await self._admission.validate(attributes)
         entry = self._state.latest(served.storage, namespace, name)
         if entry is None:
             raise refusals.not_found(served.kind.resource, name)

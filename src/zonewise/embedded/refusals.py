@@ -141,6 +141,16 @@ def already_exists(resource: Resource, name: str) -> AlreadyExists:
     )
 
 
+VERSION_OF_NEW = "resourceVersion should not be set on objects to be created"
+
+
+def elsewhere() -> BadRequest:
+    """The object is of another namespace than the path."""
+    return bad_request(
+        "the namespace of the provided object does not match the namespace sent on the request"
+    )
+
+
 MODIFIED = (
     "the object has been modified; please apply your changes to the latest version and try again"
 )

@@ -102,7 +102,9 @@ class Verbs:
         deleted = []
         for entry in entries:
             try:
-                one = await self._deleter.delete(call, served, entry.namespace, entry.name, options)
+                one = await self._deleter.delete(
+                    call, served, entry.namespace, entry.name, options, named=False
+                )
             except NotFound:
                 continue
             deleted.append(one.entry)

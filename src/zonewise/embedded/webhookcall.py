@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import math
 import ssl
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -60,7 +61,7 @@ class Services:
         self._slices = slices
         self._choose = choose
 
-    def address(self, reference: ServiceReference) -> Address:
+    def address(self, reference: ServiceReference, query: str) -> Address:
         """One ready endpoint of the Service a webhook names."""
         namespace, name = reference.namespace, reference.name
         number = reference.port or HTTPS
@@ -70,7 +71,7 @@ class Services:
         try:
             host, port = self._choose(self._ready(namespace, name, number))
         except LookupError as error:
-            raise Unanswered(f'Post "{shown}": {error}') from None
+            raise Unanswered(f'Post "{shown}{query}": {error}') from None
         host = f"[{host}]" if ":" in host else host
         return Address(
             url=URL(f"https://{host}:{port}{path}", encoded=True),
@@ -115,10 +116,10 @@ class Caller:
 
     async def ask(self, config: WebhookClientConfig, body: bytes, seconds: float) -> bytes:
         """The body of the answer."""
-        address = self._address(config)
-        whole = max(1, -int(-seconds // 1))
-        url = address.url.extend_query(timeout=f"{whole}s")
-        shown = f'Post "{address.shown}?timeout={whole}s"'
+        whole = f"{max(1, math.ceil(seconds))}s"
+        address = self._address(config, f"?timeout={whole}")
+        url = address.url.extend_query(timeout=whole)
+        shown = f'Post "{address.shown}?timeout={whole}"'
         context = self._context(config.ca_bundle, address)
         try:
             async with asyncio.timeout(seconds):
@@ -164,9 +165,9 @@ class Caller:
             )
         return self._session
 
-    def _address(self, config: WebhookClientConfig) -> Address:
+    def _address(self, config: WebhookClientConfig, query: str) -> Address:
         if config.service is not None:
-            return self._services.address(config.service)
+            return self._services.address(config.service, query)
         text = config.url or ""
         try:
             url = URL(text, encoded=True)

@@ -24,6 +24,7 @@ from zonewise.embedded.registry import Served
 Obj = dict[str, Any]
 
 VERSIONS = ("v1", "v1beta1")
+JSON_PATCH = "JSONPatch"
 WARNING_LIMIT = 20
 WARNING_LENGTH = 256
 _PARAMETERS = ("fieldManager", "fieldValidation")
@@ -58,6 +59,7 @@ class Verdict:
     allowed: bool
     status: Obj | None
     patch: bytes
+    patch_type: str
     warnings: Sequence[str]
 
 
@@ -167,6 +169,7 @@ def read(body: bytes, *, uid: str, version: str, mutating: bool) -> Verdict:
         allowed=response.allowed,
         status=response.status,
         patch=_patch(response) if mutating else b"",
+        patch_type=response.patch_type or JSON_PATCH,
         warnings=response.warnings or (),
     )
 
@@ -182,13 +185,13 @@ def _check(response: _Response, uid: str, mutating: bool) -> None:
         raise BadAnswer("webhook returned response.patch but not response.patchType")
     elif not response.patch and response.patch_type is not None:
         raise BadAnswer("webhook returned response.patchType but not response.patch")
+    elif response.patch_type == "":
+        raise BadAnswer('webhook returned invalid response.patchType of ""')
 
 
 def _patch(response: _Response) -> bytes:
     if not response.patch:
         return b""
-    if response.patch_type not in {None, "JSONPatch"}:
-        raise BadAnswer(f'webhook returned invalid response.patchType of "{response.patch_type}"')
     try:
         return base64.b64decode(response.patch, validate=True)
     except (binascii.Error, ValueError):

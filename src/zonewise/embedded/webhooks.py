@@ -23,7 +23,7 @@ from typing import Any
 
 import structlog
 
-from zonewise.api import jsonpatch, jsontext, validation
+from zonewise.api import jsonpatch, jsontext, managed, validation
 from zonewise.api.cel import CompileError
 from zonewise.api.conditions import ConditionFailed
 from zonewise.api.errors import NotFound, ParseError, Status, StatusDetails
@@ -42,6 +42,10 @@ Obj = dict[str, Any]
 Key = tuple[Served, str, str]
 
 REQUEST_SECONDS = 60.0
+BROKEN_OWNERS = (
+    ".metadata.managedFields was in an invalid state after admission; this could be caused by an"
+    " outdated mutating admission controller; please fix your requests"
+)
 _log = structlog.get_logger(__name__)
 
 
@@ -164,6 +168,7 @@ class Webhooks:
             return False
         until = asyncio.get_running_loop().time() + REQUEST_SECONDS
         turn = _Round()
+        owners = managed.entries_of(attributes.obj)
         called = await self._turn(attributes, found.mutating, turn, until, first=True)
         if not turn.changed:
             return called
@@ -173,6 +178,7 @@ class Webhooks:
             turn.change()
         if turn.again:
             await self._turn(attributes, found.mutating, turn, until, first=False)
+        _keep_owners(attributes, owners)
         return called
 
     async def _turn(
@@ -194,10 +200,11 @@ class Webhooks:
             called = True
             try:
                 verdict = await self._ask(attributes, invocation, until, mutating=True)
+                changed = self._patch(attributes, invocation, verdict)
             except _Failed as failure:
                 self._failed(hook, failure)
             else:
-                if self._patch(attributes, invocation, verdict):
+                if changed:
                     turn.change()
             if hook.again:
                 turn.asked.add(hook)
@@ -240,8 +247,8 @@ class Webhooks:
         hook = invocation.hook
         if not hook.wants(
             namespace_labels=self._namespace_labels(attributes, hook),
-            obj=attributes.obj,
-            old=attributes.old,
+            obj=_faced(attributes, attributes.obj),
+            old=_faced(attributes, attributes.old),
         ):
             return False
         if not hook.spec.match_conditions:
@@ -249,8 +256,8 @@ class Webhooks:
         try:
             return hook.conditions.hold(
                 request=webhookreview.request(attributes, invocation.viewed, ""),
-                object=_seen(attributes.served, invocation.viewed, attributes.obj),
-                old_object=_seen(attributes.served, invocation.viewed, attributes.old),
+                object=_shown(attributes, invocation, attributes.obj),
+                old_object=_shown(attributes, invocation, attributes.old),
             )
         except (CompileError, ConditionFailed) as error:
             if hook.ignores_failure:
@@ -287,15 +294,14 @@ class Webhooks:
         if attributes.dry_run and not hook.dry_runs:
             raise refusals.bad_request(f'admission webhook "{hook.name}" does not support dry run')
         uid = self._new_uid()
-        served = attributes.served
         try:
             version = webhookreview.version_of(hook.spec.admission_review_versions)
         except BadAnswer as error:
             raise _Failed(f"could not create admission objects: {error}") from None
         body = webhookreview.encode(
             webhookreview.request(attributes, invocation.viewed, uid),
-            obj=_seen(served, invocation.viewed, attributes.obj),
-            old=_seen(served, invocation.viewed, attributes.old),
+            obj=_shown(attributes, invocation, attributes.obj),
+            old=_shown(attributes, invocation, attributes.old),
             version=version,
         )
         left = max(0.0, until - asyncio.get_running_loop().time())
@@ -321,29 +327,60 @@ class Webhooks:
             return False
         try:
             patch = jsontext.read(verdict.patch)
-            if not isinstance(patch, list):
-                raise ParseError("a JSON patch is a list of operations")
-        except (NotJSON, ParseError) as error:
-            raise refusals.internal(str(error)) from None
-        if not patch:
+        except NotJSON as error:
+            raise _Failed(f"received undecodable patch in webhook response: {error}") from None
+        if not patch and not isinstance(patch, dict):
             return False
+        if not isinstance(patch, list):
+            raise _Failed(
+                "received undecodable patch in webhook response: a JSON patch is a list of"
+                " operations"
+            )
         obj = attributes.obj
         if obj is None:
             raise refusals.internal(
                 f'admission webhook "{invocation.hook.name}" attempted to modify the object, which'
                 " is not supported for this operation"
             )
-        before = _seen(attributes.served, invocation.viewed, obj)
+        if verdict.patch_type != webhookreview.JSON_PATCH:
+            raise _Failed(f'unsupported patch type "{verdict.patch_type}"')
+        before = _shown(attributes, invocation, obj)
         assert before is not None
         try:
             after = jsonpatch.apply(before, patch, lenient=True)
         except ParseError as error:
             raise refusals.internal(str(error)) from None
-        after = _accepted(invocation.viewed, after)
-        if after == before:
-            return False
-        attributes.obj = _seen(invocation.viewed, attributes.served, after)
-        return True
+        if attributes.face is not None:
+            if not isinstance(after, dict):
+                raise refusals.internal("a webhook's patch left no object")
+            attributes.obj = attributes.face.take(obj, after)
+        else:
+            after = _accepted(invocation.viewed, after)
+            attributes.obj = _seen(invocation.viewed, attributes.served, after)
+        return bool(after != before)
+
+
+def _keep_owners(attributes: Attributes, before: Any) -> None:
+    """Field ownership that a webhook broke is what it was."""
+    after = managed.entries_of(attributes.obj)
+    if attributes.obj is None or not after or after == before:
+        return
+    try:
+        managed.decode(after, trusted=False)
+    except ParseError as error:
+        webhookreview.warn(attributes.warnings, [f"{BROKEN_OWNERS}: {error}"])
+        attributes.obj["metadata"]["managedFields"] = before
+
+
+def _faced(attributes: Attributes, obj: Obj | None) -> Obj | None:
+    return attributes.face.show(obj) if attributes.face and obj is not None else obj
+
+
+def _shown(attributes: Attributes, invocation: Invocation, obj: Obj | None) -> Obj | None:
+    """An object as a webhook is to see it."""
+    if attributes.face:
+        return _faced(attributes, obj)
+    return _seen(attributes.served, invocation.viewed, obj)
 
 
 def _seen(served: Served, wanted: Served, obj: Obj | None) -> Obj | None:
@@ -363,12 +400,16 @@ def _accepted(served: Served, value: Any) -> Obj:
     resource = served.kind.resource
     if not isinstance(value, dict) or not isinstance(value.get("metadata"), dict):
         raise refusals.internal("a webhook's patch left no object")
-    if (value.get("apiVersion"), value.get("kind")) != (resource.api_version, resource.kind):
-        raise refusals.internal(
-            f"a webhook's patch made a {value.get('kind')} of a {resource.kind}"
-        )
+    named = {"apiVersion": resource.api_version, "kind": resource.kind}
+    for key, wanted in named.items():
+        if served.custom or value.get(key) is not None:
+            have = value.get(key)
+            if have != wanted:
+                raise refusals.plain_failure(
+                    f"a webhook's patch made {have!r} of the {key} {wanted!r}"
+                )
     kind = served.kind.type
-    copy = bodies.copied(value)
+    copy = bodies.copied(value) | named
     try:
         if served.custom:
             decoded = validation.accept_custom(kind, kind.fields["metadata"], copy, strict=False)

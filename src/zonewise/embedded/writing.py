@@ -97,7 +97,7 @@ class Writer:
         meta = obj.setdefault("metadata", {})
         self._check_place(served, target, meta)
         if meta.get("resourceVersion"):
-            raise refusals.bad_request("resourceVersion should not be set on objects to be created")
+            raise refusals.bad_request(refusals.VERSION_OF_NEW)
         scene = self.scene(call)
         base = meta.get("generateName", "")
         generated = bool(base) and not meta.get("name")
@@ -137,6 +137,10 @@ class Writer:
             obj = attributes.obj
             bodies.fill_defaults(served, obj)
             meta = obj["metadata"]
+            if served.kind.resource.namespaced and meta.get("namespace") != namespace:
+                raise refusals.elsewhere()
+            if meta.get("resourceVersion"):
+                raise refusals.plain_failure(refusals.VERSION_OF_NEW)
         if not meta.get("name") and meta.get("generateName"):
             meta["name"] = metadata.generated_name(meta["generateName"], self._choose)
         attributes.name = meta.get("name", "")
@@ -242,6 +246,8 @@ class Writer:
             assert attributes.obj is not None
             obj = attributes.obj
             bodies.fill_defaults(served, obj)
+            self._check_place(served, target, obj["metadata"])
+            self._check_version(served, name, obj["metadata"], old["metadata"], False)
         self._prepare(served, obj, old, scene)
         found = self._faults(served, obj, old, scene)
         if found:
@@ -341,10 +347,7 @@ class Writer:
         if not target.namespace:
             raise refusals.method_not_allowed()
         if meta.setdefault("namespace", target.namespace) != target.namespace:
-            raise refusals.bad_request(
-                "the namespace of the provided object does not match the namespace sent on the"
-                " request"
-            )
+            raise refusals.elsewhere()
 
     def _check_identity(self, served: Served, target: Target, meta: Obj) -> None:
         name = meta.setdefault("name", target.name)
