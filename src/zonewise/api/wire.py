@@ -155,7 +155,8 @@ def _value(kind: Type, value: int | bytes, depth: int) -> Any:
         case "int-or-string":
             return _int_or_string(_bytes(value))
         case "object":
-            return _object(kind, _bytes(value), _numbers(kind.name), depth - 1)
+            numbers = _table().numbers.get(kind.name, {})  # none: a message without fields
+            return _object(kind, _bytes(value), numbers, depth - 1)
         case _:
             return _special(kind, _bytes(value), depth)
 
