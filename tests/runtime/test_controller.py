@@ -454,6 +454,15 @@ async def test_a_store_asked_for_late_is_filled_too() -> None:
         assert len(pods) == 1
 
 
+async def test_a_cache_keeps_some_kinds_compact() -> None:
+    """Which kinds are packed is the program's choice, made once."""
+    _, cache = cluster()
+    compact = Cache(Client(MemoryServer()), compact=[Node])
+    assert compact.store(Node).compact
+    assert not compact.store(Pod).compact
+    assert not cache.store(Node).compact
+
+
 async def test_a_cache_raises_what_its_reflectors_raise() -> None:
     """A mistake in a selector ends the cache with the server's words, and all its watches."""
     server, cache = cluster()

@@ -233,6 +233,23 @@ async def test_stats_count_what_happened() -> None:
     assert (stats.ready, stats.delayed, stats.active) == (1, 1, 1)
 
 
+async def test_waiting_is_measured_if_somebody_asks() -> None:
+    """How long each key was ready before a worker took it is told, delays not counted."""
+    queue: Queue[str] = Queue()
+    waits: list[float] = []
+    queue.waited = waits.append
+    queue.add("a")
+    queue.add("b", low=True)
+    queue.add_after("c", 3)
+    await asyncio.sleep(5)
+    assert [await queue.get() for _ in range(3)] == ["a", "c", "b"]
+    queue.add("a")
+    await asyncio.sleep(10)
+    queue.done("a")
+    assert await queue.get() == "a"
+    assert waits == [5, 2, 5, 0]
+
+
 class QueueMachine(RuleBasedStateMachine):
     """The queue against a slow, obvious model, in virtual time."""
 

@@ -3,13 +3,14 @@
 A cache holds one reflector per scope (kind, namespace, selectors). Controllers that ask for the
 same scope share a store. ``run`` keeps all reflectors going, those added later too, and raises what
 the first of them raises; it ends them all when it is cancelled. ``synced`` is the barrier before
-the first decision: every store asked for so far holds a complete list.
+the first decision: every store asked for so far holds a complete list. Kinds that are many, large
+and seldom read can be kept ``compact`` (see ``zonewise.runtime.store``).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from zonewise.api.meta import Object
@@ -28,9 +29,16 @@ T = TypeVar("T", bound=Object | Unstructured)
 class Cache:
     """Stores by scope, and the reflectors that fill them."""
 
-    def __init__(self, client: Client, *, options: WatchOptions = DEFAULTS) -> None:
+    def __init__(
+        self,
+        client: Client,
+        *,
+        options: WatchOptions = DEFAULTS,
+        compact: Iterable[type[Any]] = (),
+    ) -> None:
         self._client = client
         self._options = options
+        self._compact = frozenset(compact)
         self._reflectors: dict[Scope[Any], Reflector[Any]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._failed: asyncio.Future[None] | None = None
@@ -50,7 +58,7 @@ class Cache:
             found = self._reflectors[scope] = Reflector(
                 self._client,
                 cls,
-                Store(),
+                Store(compact=cls in self._compact),
                 namespace=namespace,
                 label_selector=label_selector,
                 field_selector=field_selector,

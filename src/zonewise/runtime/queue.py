@@ -63,8 +63,11 @@ class Queue(Generic[K]):
         self._cap = cap
         self._clock = clock
         self._rng = rng or random.SystemRandom()
-        self._normal: OrderedDict[K, None] = OrderedDict()
-        self._low: OrderedDict[K, None] = OrderedDict()
+        self.waited: Callable[[float], None] | None = None
+        """Told how long each key was ready before a worker took it; set it before adding."""
+        # The values are the moments at which keys became ready, if somebody wants to know.
+        self._normal: OrderedDict[K, float] = OrderedDict()
+        self._low: OrderedDict[K, float] = OrderedDict()
         # The value says what to do when the worker is done: None nothing, else run again (low?).
         self._active: dict[K, bool | None] = {}
         self._due: dict[K, tuple[float, bool]] = {}
@@ -111,9 +114,9 @@ class Queue(Generic[K]):
         elif not low:
             if self._low:
                 self._low.pop(key, None)
-            self._normal[key] = None
+            self._normal[key] = 0.0 if self.waited is None else self._now()
         elif key not in self._low:
-            self._low[key] = None
+            self._low[key] = 0.0 if self.waited is None else self._now()
         else:
             return
         self._added += 1
@@ -188,11 +191,13 @@ class Queue(Generic[K]):
                     self._getters.remove(getter)
                 raise
         if self._low and (not self._normal or self._streak >= FAIR):
-            key, _ = self._low.popitem(last=False)
+            key, since = self._low.popitem(last=False)
             self._streak = 0
         else:
-            key, _ = self._normal.popitem(last=False)
+            key, since = self._normal.popitem(last=False)
             self._streak += 1
+        if self.waited is not None:
+            self.waited(self._now() - since)
         if self._due:
             self._due.pop(key, None)
         self._active[key] = None
@@ -203,7 +208,8 @@ class Queue(Generic[K]):
         """Give a key back; if it was added meanwhile it becomes ready again."""
         again = self._active.pop(key)
         if again is not None:
-            (self._low if again else self._normal)[key] = None
+            ready = self._low if again else self._normal
+            ready[key] = 0.0 if self.waited is None else self._now()
             if self._getters:
                 self._wake()
         elif self._idle and self._quiet():

@@ -1,0 +1,75 @@
+"""The public names of the package, and what it costs to import it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from zonewise import runtime
+
+NAMES = [
+    "Answer",
+    "Cache",
+    "Client",
+    "ClusterConfig",
+    "Controller",
+    "Election",
+    "HttpsTransport",
+    "LeaseTiming",
+    "Limiter",
+    "Listing",
+    "Metrics",
+    "Process",
+    "Queue",
+    "Reflector",
+    "Request",
+    "Response",
+    "Snapshot",
+    "Store",
+    "Transport",
+    "Version",
+    "WatchEvent",
+    "WatchOptions",
+    "WatchStats",
+    "configure",
+    "in_cluster_config",
+    "load_config",
+    "logger",
+    "own_key",
+    "run",
+    "settle",
+]
+
+
+def test_the_public_names_are_these() -> None:
+    """Adding or taking away a public name is a decision, not an accident."""
+    assert sorted(runtime.__all__) == sorted(NAMES)
+    assert dir(runtime) == sorted(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_public_name_is_there(name: str) -> None:
+    """Each name leads to what the module of its home defines."""
+    found = getattr(runtime, name)
+    assert found.__module__.startswith("zonewise.runtime.")
+    assert found.__doc__
+
+
+def test_other_names_are_not() -> None:
+    """A name that is not public is an error that says so."""
+
+    name = "Frobnicator"
+    with pytest.raises(AttributeError, match=name):
+        getattr(runtime, name)
+
+
+def test_importing_the_package_loads_no_http_library() -> None:
+    """A command that does not talk to a cluster does not pay for it."""
+    code = (
+        "import sys, zonewise.runtime, zonewise.runtime.snapshot, zonewise.runtime.queue\n"
+        "print(*sorted({'aiohttp', 'structlog', 'prometheus_client'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""
