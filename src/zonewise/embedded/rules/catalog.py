@@ -13,7 +13,7 @@ from zonewise.embedded.rules.autoscalers import AutoscalerRules
 from zonewise.embedded.rules.base import Rules
 from zonewise.embedded.rules.budgets import BudgetRules, PriorityRules
 from zonewise.embedded.rules.cluster import NamespaceRules, NodeRules
-from zonewise.embedded.rules.configs import ConfigMapRules, SecretRules
+from zonewise.embedded.rules.configs import AccountRules, ConfigMapRules, SecretRules
 from zonewise.embedded.rules.customs import DefinitionRules
 from zonewise.embedded.rules.drivers import (
     AttachmentRules,
@@ -172,6 +172,7 @@ class Catalog:
             "/persistentvolumes": VolumeRules(),
             "/resourcequotas": QuotaRules(),
             "/secrets": SecretRules(),
+            "/serviceaccounts": AccountRules(),
             "/services": ServiceRules(allocation),
             "admissionregistration.k8s.io/mutatingwebhookconfigurations": HookRules(),
             "admissionregistration.k8s.io/validatingwebhookconfigurations": HookRules(),

@@ -20,7 +20,7 @@ AVOID = "scheduler.alpha.kubernetes.io/preferAvoidPods"
 class NamespaceRules(Rules):
     """A namespace stays until its content is gone: its own finalizers are in its spec."""
 
-    selectable = frozenset({"name", "status.phase"})
+    selectable = frozenset({"status.phase"})
 
     def name_faults(self, name: str) -> list[str]:
         """Why a name is none."""
@@ -28,10 +28,7 @@ class NamespaceRules(Rules):
 
     def fields(self, obj: Obj) -> dict[str, str]:
         """The values of the selectable fields."""
-        return {
-            "name": obj["metadata"]["name"],
-            "status.phase": (obj.get("status") or {}).get("phase", ""),
-        }
+        return {"status.phase": (obj.get("status") or {}).get("phase", "")}
 
     def prepare_create(self, obj: Obj, scene: Scene) -> None:
         """A new namespace is active and keeps itself."""

@@ -1,4 +1,4 @@
-"""ConfigMaps and Secrets: keys, sizes, and what may not change once it is frozen."""
+"""ConfigMaps, Secrets, ServiceAccounts: keys, sizes, and what may not change once frozen."""
 
 from __future__ import annotations
 
@@ -47,6 +47,21 @@ class ConfigMapRules(Rules):
     def validate_update(self, obj: Obj, old: Obj, scene: Scene) -> Faults:
         """What is frozen stays as it is, and stays frozen."""
         return _frozen(obj, old, ("data", "binaryData")) + self.validate(obj, scene)
+
+
+class AccountRules(Rules):
+    """The rules of ServiceAccounts: of a secret they keep no more than its name."""
+
+    def prepare_create(self, obj: Obj, scene: Scene) -> None:
+        """Secrets are in the account's own namespace."""
+        if obj.get("secrets"):
+            obj["secrets"] = [
+                {"name": one["name"]} if one.get("name") else {} for one in obj["secrets"]
+            ]
+
+    def prepare_update(self, obj: Obj, old: Obj, scene: Scene) -> None:
+        """The same."""
+        self.prepare_create(obj, scene)
 
 
 class SecretRules(Rules):

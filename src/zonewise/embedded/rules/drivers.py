@@ -7,7 +7,8 @@ from zonewise.embedded import metadata
 from zonewise.embedded.rules import names
 from zonewise.embedded.rules.base import Faults, Obj, Rules, Scene
 from zonewise.embedded.rules.selectors import selector_faults
-from zonewise.embedded.rules.storage import driver_faults, volume_spec_faults
+from zonewise.embedded.rules.sources import driver_faults
+from zonewise.embedded.rules.storage import volume_spec_faults
 
 MOST_PARAMETERS = 512
 LARGEST_PARAMETERS = 256 * 1024
@@ -193,11 +194,16 @@ class AttachmentRules(Rules):
     def validate_status(self, obj: Obj, old: Obj, scene: Scene) -> Faults:
         """What is wrong with a report of attaching."""
         status = obj.get("status") or {}
-        return [
+        found: Faults = [
             faults.too_long(f"status.{key}.message", LONGEST_ERROR)
             for key in ("attachError", "detachError")
             if len((status.get(key) or {}).get("message", "").encode()) > LONGEST_ERROR
         ]
+        facts = status.get("attachmentMetadata") or {}
+        size = sum(len(key.encode()) + len(value.encode()) for key, value in facts.items())
+        if size > LARGEST_PARAMETERS:
+            found.append(faults.too_long("status.attachmentMetadata", LARGEST_PARAMETERS))
+        return found
 
 
 def _immutable(obj: Obj, old: Obj, *keys: str) -> Faults:

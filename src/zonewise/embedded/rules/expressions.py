@@ -69,4 +69,4 @@ def _variables() -> dict[str, Kind]:
         },
         "request",
     )
-    return {"object": DYN, "oldObject": DYN, "request": request}
+    return {"object": DYN, "oldObject": DYN, "namespaceObject": DYN, "request": request}

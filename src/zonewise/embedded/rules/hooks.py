@@ -84,7 +84,7 @@ def _version_faults(hook: Obj, path: str) -> Faults:
             found.append(faults.invalid(at, version, "duplicate version"))
             continue
         found += [faults.invalid(at, version, text) for text in names.label_1035(version)]
-    if not found and not set(versions) & set(REVIEWS):
+    if not set(versions) & set(REVIEWS):
         text = "must include at least one of " + ", ".join(REVIEWS)
         found.append(faults.invalid(path, versions, text))
     return found

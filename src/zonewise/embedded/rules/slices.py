@@ -27,9 +27,12 @@ class SliceRules(Rules):
             endpoint.pop("deprecatedTopology", None)
 
     def prepare_update(self, obj: Obj, old: Obj, scene: Scene) -> None:
-        """It stays where it was, as long as the endpoints do."""
-        if obj.get("endpoints") != old.get("endpoints"):
-            self.prepare_create(obj, scene)
+        """It stays where it was, as long as the endpoints do; to bring it in is still a change."""
+        if obj.get("endpoints") == old.get("endpoints"):
+            return
+        self.prepare_create(obj, scene)
+        if not self.changed(obj, old):
+            obj["metadata"]["generation"] = old["metadata"].get("generation", 0) + 1
 
     def changed(self, obj: Obj, old: Obj) -> bool:
         """Labels count too: they say whose slice it is."""
@@ -160,7 +163,10 @@ def _ports(ports: list[Obj]) -> Faults:
         if name in seen:
             found.append(faults.duplicate(f"{path}.name", name))
         seen.add(name)
-        found += _protocol(port, path) + _application(port, path)
+        protocol = port.get("protocol")
+        if protocol not in PROTOCOLS:
+            found.append(faults.unsupported(f"{path}.protocol", protocol, PROTOCOLS))
+        found += _application(port, path)
     return found
 
 

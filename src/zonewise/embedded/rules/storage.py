@@ -6,66 +6,17 @@ what binding and growing need.
 
 from __future__ import annotations
 
-import re
 from fractions import Fraction
 
 from zonewise.api import faults, quantity
+from zonewise.api.resource import Resource
+from zonewise.embedded import refusals
 from zonewise.embedded.rules import names
 from zonewise.embedded.rules.affinity import node_selector_faults
 from zonewise.embedded.rules.base import Faults, Obj, Rules, Scene
-from zonewise.embedded.rules.volumes import (
-    ACCESS_MODES,
-    HOST_TYPES,
-    VOLUME_MODES,
-    claim_spec_faults,
-    no_backsteps,
-)
+from zonewise.embedded.rules.sources import SOURCES, source_faults
+from zonewise.embedded.rules.volumes import ACCESS_MODES, VOLUME_MODES, claim_spec_faults
 
-SOURCES = (
-    "hostPath",
-    "gcePersistentDisk",
-    "awsElasticBlockStore",
-    "glusterfs",
-    "flocker",
-    "nfs",
-    "rbd",
-    "quobyte",
-    "cephfs",
-    "iscsi",
-    "cinder",
-    "fc",
-    "flexVolume",
-    "azureFile",
-    "vsphereVolume",
-    "photonPersistentDisk",
-    "portworxVolume",
-    "azureDisk",
-    "scaleIO",
-    "local",
-    "storageos",
-    "csi",
-)
-"""In the order in which they are looked for; of several the first one counts."""
-
-NEEDS: dict[str, tuple[str, ...]] = {
-    "awsElasticBlockStore": ("volumeID",),
-    "azureDisk": ("diskName", "diskURI"),
-    "azureFile": ("secretName", "shareName"),
-    "cephfs": ("monitors",),
-    "cinder": ("volumeID",),
-    "csi": ("driver", "volumeHandle"),
-    "flexVolume": ("driver",),
-    "gcePersistentDisk": ("pdName",),
-    "glusterfs": ("endpoints", "path"),
-    "hostPath": ("path",),
-    "iscsi": ("targetPortal", "iqn"),
-    "local": ("path",),
-    "nfs": ("server", "path"),
-    "photonPersistentDisk": ("pdID",),
-    "portworxVolume": ("volumeID",),
-    "rbd": ("monitors", "image"),
-    "vsphereVolume": ("volumePath",),
-}
 RECLAIM_POLICIES = ("Delete", "Recycle", "Retain")
 RESIZE_STATES = frozenset(
     {
@@ -76,12 +27,29 @@ RESIZE_STATES = frozenset(
         "NodeResizeInfeasible",
     }
 )
-LONGEST_DRIVER = 63
+CLAIM = Resource("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims", True)
+LEGACY_CLASS = "volume.beta.kubernetes.io/storage-class"
+LEGACY_OPTIONS = "volume.beta.kubernetes.io/mount-options"
+MOUNTED_AS_TOLD = frozenset(
+    {
+        "awsElasticBlockStore",
+        "azureDisk",
+        "azureFile",
+        "cephfs",
+        "cinder",
+        "csi",
+        "gcePersistentDisk",
+        "glusterfs",
+        "iscsi",
+        "nfs",
+        "quobyte",
+        "rbd",
+        "storageos",
+        "vsphereVolume",
+    }
+)
+"""Sources whose mounts take options."""
 INLINE = "may not be specified in the context of inline volumes"
-
-_IQN = re.compile(r"iqn\.\d{4}-\d{2}\.([A-Za-z0-9\-.]+)(:[^,;*&$|\s]+)$")
-_EUI = re.compile(r"eui\.[A-Fa-f0-9]{16}$")
-_NAA = re.compile(r"naa\.([A-Fa-f0-9]{16}|[A-Fa-f0-9]{32})$")
 
 
 class VolumeRules(Rules):
@@ -103,7 +71,13 @@ class VolumeRules(Rules):
 
     def validate(self, obj: Obj, scene: Scene) -> Faults:
         """What is wrong with a volume."""
-        return volume_spec_faults(obj.get("spec") or {}, "spec")
+        spec = obj.get("spec") or {}
+        found = volume_spec_faults(spec, "spec")
+        options = LEGACY_OPTIONS in (obj["metadata"].get("annotations") or {})
+        if options and not any(spec.get(key) is not None for key in MOUNTED_AS_TOLD):
+            text = "may not specify mount options for this volume type"
+            found.append(faults.forbidden(f"metadata.annotations.{LEGACY_OPTIONS}", text))
+        return found
 
     def validate_update(self, obj: Obj, old: Obj, scene: Scene) -> Faults:
         """The source, the mode and the place of a volume stay."""
@@ -158,18 +132,38 @@ class ClaimRules(Rules):
                 _carry(same, before, key)
         if bound:
             found += _size_faults(spec, before, old)
-            _carry(same, before, "resources")
+            same["resources"] = dict(spec.get("resources") or {})
+            _carry(same["resources"], before.get("resources") or {}, "requests")
         if same != before:
             text = (
                 "spec is immutable after creation except resources.requests and"
                 " volumeAttributesClassName for bound claims"
             )
             found.append(faults.forbidden("spec", text))
-        quality = "volumeAttributesClassName"
-        if bound and before.get(quality) is not None and not spec.get(quality):
-            text = "update from non-nil value to nil is forbidden"
-            found.append(faults.forbidden(f"spec.{quality}", text))
-        return found + _kept("volumeMode", spec, before)
+        found += _kept("volumeMode", spec, before)
+        now, was = _legacy_class(obj), _legacy_class(old)
+        if was is not None and now != was:
+            path = f"metadata.annotations.{LEGACY_CLASS}"
+            found.append(faults.invalid(path, now, "field is immutable"))
+        if not found and bound:
+            self._check_growth(obj, before, scene)
+        return found
+
+    def _check_growth(self, obj: Obj, before: Obj, scene: Scene) -> None:
+        """Admission's word on growing: the class must allow it."""
+        spec = obj["spec"]
+        now, was = _wanted(spec), _wanted(before)
+        if now is None or was is None or now <= was:
+            return
+        name = spec.get("storageClassName") or ""
+        chosen = scene.look("storage.k8s.io/storageclasses", "", name) if name else None
+        if chosen is None or not chosen.get("allowVolumeExpansion"):
+            raise refusals.forbidden(
+                CLAIM,
+                obj["metadata"]["name"],
+                "only dynamically provisioned pvc can be resized and the storageclass that"
+                " provisions the pvc must support resize",
+            )
 
     def validate_status(self, obj: Obj, old: Obj, scene: Scene) -> Faults:
         """What is wrong with a claim's status."""
@@ -207,7 +201,7 @@ def volume_spec_faults(spec: Obj, path: str, *, inline: bool = False) -> Faults:
         found.append(faults.unsupported(at, policy, RECLAIM_POLICIES))
     if not inline and spec.get("nodeAffinity") is not None:
         found += _affinity_faults(spec["nodeAffinity"], f"{path}.nodeAffinity")
-    found += _source_faults(spec, path)
+    found += source_faults(spec, path)
     if (spec.get("hostPath") or {}).get("path") == "/" and policy == "Recycle":
         text = "may not be 'recycle' for a hostPath mount of '/'"
         found.append(faults.forbidden(at, text))
@@ -218,17 +212,16 @@ def volume_spec_faults(spec: Obj, path: str, *, inline: bool = False) -> Faults:
     mode = spec.get("volumeMode")
     if mode is not None and mode not in VOLUME_MODES:
         found.append(faults.unsupported(f"{path}.volumeMode", mode, VOLUME_MODES))
+    elif inline and mode not in {None, "Filesystem"}:
+        found.append(faults.forbidden(f"{path}.volumeMode", INLINE))
+    quality = spec.get("volumeAttributesClassName")
+    if quality:
+        at = f"{path}.volumeAttributesClassName"
+        found += [faults.invalid(at, quality, text) for text in names.subdomain(quality)]
+        if spec.get("csi") is None and not inline:
+            text = "has to be specified when using volumeAttributesClassName"
+            found.append(faults.required(f"{path}.csi", text))
     return found
-
-
-def driver_faults(name: str, path: str) -> Faults:
-    """What is wrong with the name of a CSI driver."""
-    if not name:
-        return [faults.required(path)]
-    found: Faults = []
-    if len(name) > LONGEST_DRIVER:
-        found.append(faults.too_long(path, LONGEST_DRIVER))
-    return found + [faults.invalid(path, name, text) for text in names.subdomain(name.lower())]
 
 
 def _capacity_faults(capacity: Obj, path: str) -> Faults:
@@ -262,50 +255,6 @@ def _affinity_faults(affinity: Obj, path: str) -> Faults:
     if affinity.get("required") is None:
         return [faults.required(f"{path}.required", "must specify required node constraints")]
     return node_selector_faults(affinity["required"], f"{path}.required")
-
-
-def _source_faults(spec: Obj, path: str) -> Faults:
-    given = [key for key in SOURCES if spec.get(key) is not None]
-    if not given:
-        return [faults.required(path, "must specify a volume type")]
-    text = "may not specify more than 1 volume type"
-    found: Faults = [faults.forbidden(f"{path}.{key}", text) for key in given[1:]]
-    first = given[0]
-    source, at = spec[first], f"{path}.{first}"
-    for key in NEEDS.get(first, ()):
-        if not source.get(key):
-            found.append(faults.required(f"{at}.{key}"))
-    target = source.get("path", "")
-    match first:
-        case "hostPath":
-            found += no_backsteps(target, f"{at}.path")
-            kind = source.get("type")
-            if target and kind is not None and kind not in HOST_TYPES:
-                found.append(faults.unsupported(f"{at}.type", kind, HOST_TYPES))
-        case "local":
-            found += no_backsteps(target, f"{at}.path")
-            if target and spec.get("nodeAffinity") is None:
-                why = "Local volume requires node affinity"
-                found.append(faults.required(f"{path}.nodeAffinity", why))
-        case "nfs":
-            if not target.startswith("/"):
-                found.append(faults.invalid(f"{at}.path", target, "must be an absolute path"))
-        case "csi":
-            if source.get("driver"):
-                found += driver_faults(source["driver"], f"{at}.driver")
-        case "iscsi":
-            found += _iscsi_faults(source, at)
-    return found
-
-
-def _iscsi_faults(source: Obj, path: str) -> Faults:
-    found: Faults = []
-    name, lun = source.get("iqn", ""), source.get("lun", 0)
-    if name and not any(pattern.match(name) for pattern in (_IQN, _EUI, _NAA)):
-        found.append(faults.invalid(f"{path}.iqn", name, "must be valid format"))
-    if not 0 <= lun <= 255:
-        found.append(faults.invalid(f"{path}.lun", lun, "must be between 0 and 255, inclusive"))
-    return found
 
 
 def _source(spec: Obj) -> Obj:
@@ -387,6 +336,11 @@ def _size_faults(spec: Obj, before: Obj, old: Obj) -> Faults:
         return []
     path = "spec.resources.requests.storage"
     return [faults.forbidden(path, "field can not be less than status.capacity")]
+
+
+def _legacy_class(obj: Obj) -> str | None:
+    name: str | None = (obj["metadata"].get("annotations") or {}).get(LEGACY_CLASS)
+    return name
 
 
 def _wanted(spec: Obj) -> Fraction | None:
