@@ -13,11 +13,24 @@ import platform
 import sys
 from collections.abc import Callable, Iterable
 from importlib import import_module
+from typing import Any, Protocol
 
 import benchmarks
-from benchmarks.table import Table
 
-Benchmark = Callable[[], Iterable[Table]]
+
+class Report(Protocol):
+    """What a benchmark gives: one or more tables."""
+
+    def text(self) -> str:
+        """For people."""
+        ...
+
+    def plain(self) -> dict[str, Any]:
+        """For machines."""
+        ...
+
+
+Benchmark = Callable[[], Iterable[Report]]
 
 
 def found() -> dict[str, Benchmark]:
@@ -52,7 +65,7 @@ def main() -> None:
     parser.add_argument("names", nargs="*", help="packages or benchmarks; all if none is given")
     parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
     arguments = parser.parse_args()
-    tables: dict[str, list[Table]] = {}
+    tables: dict[str, list[Report]] = {}
     for name, function in chosen(arguments.names, found()).items():
         print(f"== {name}", file=sys.stderr, flush=True)
         tables[name] = []

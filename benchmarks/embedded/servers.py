@@ -1,0 +1,140 @@
+"""The two contestants, set up alike: a namespace, a service account with a role, its token."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from benchmarks.embedded.link import Server
+from tools import realkube
+from zonewise.runtime.client import Client
+from zonewise.runtime.cluster import ClusterConfig, load_config
+from zonewise.runtime.transport import HttpsTransport
+
+RULES = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["*"]}]
+TICKS = os.sysconf("SC_CLK_TCK")
+START_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A server that is ready to be measured, and its processes."""
+
+    name: str
+    server: Server
+    processes: tuple[int, ...]
+
+    def cpu(self) -> float:
+        """Seconds of processor time its processes have used."""
+        return sum(_cpu(pid) for pid in self.processes)
+
+    def memory(self) -> float:
+        """MB its processes occupy, what they share counted once."""
+        return sum(_pss(pid) for pid in self.processes) / 1024
+
+
+def _cpu(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS
+
+
+def _pss(pid: int) -> int:
+    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+        if line.startswith("Pss:"):
+            return int(line.split()[1])
+    raise LookupError(pid)
+
+
+@contextmanager
+def ours(folder: Path) -> Iterator[tuple[int, Path]]:
+    """The embedded API server; its process and kubeconfig."""
+    program = [sys.executable, "-m", "zonewise", "up", "--api-only", "--data", str(folder)]
+    with (folder.parent / f"{folder.name}.log").open("w") as log:
+        process = subprocess.Popen(program, stdout=log, stderr=log)
+    kubeconfig = folder / "kubeconfig"
+    try:
+        deadline = time.monotonic() + START_SECONDS
+        while not kubeconfig.exists():
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(Path(log.name).read_text()[-2000:])
+            time.sleep(0.005)
+        yield process.pid, kubeconfig
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+@contextmanager
+def pair() -> Iterator[tuple[Contestant, Contestant]]:
+    """Ours and the real one, both running."""
+    with tempfile.TemporaryDirectory(prefix="zonewise-bench-") as name:
+        home = Path(name)
+        settings = realkube.Settings(controllers=(), scheduler=False, fsync=True)
+        with (
+            ours(home / "ours") as (pid, kubeconfig),
+            realkube.start(settings, folder=home / "real") as plane,
+        ):
+            yield (
+                Contestant("ours", prepare(kubeconfig), (pid,)),
+                Contestant(
+                    "real",
+                    prepare(plane.kubeconfig),
+                    (plane.apiserver.pid, plane.etcd.pid),
+                ),
+            )
+
+
+def prepare(kubeconfig: Path) -> Server:
+    """Make what the load needs and get its token."""
+    config = load_config(kubeconfig=kubeconfig)
+    place = urlsplit(config.server)
+    written = json.loads(kubeconfig.read_text())
+    authority = written["clusters"][0]["cluster"]["certificate-authority-data"]
+    return Server(
+        host=place.hostname or "",
+        port=place.port or 443,
+        authority=base64.b64decode(authority).decode(),
+        token=asyncio.run(_admit(config)),
+    )
+
+
+async def _admit(config: ClusterConfig) -> str:
+    rights = "/apis/rbac.authorization.k8s.io/v1"
+    account = {"kind": "ServiceAccount", "name": "bench", "namespace": "bench"}
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "bench"}
+    made: list[tuple[str, dict[str, Any]]] = [
+        ("/api/v1/namespaces", {}),
+        ("/api/v1/namespaces/bench/serviceaccounts", {}),
+        (f"{rights}/clusterroles", {"rules": RULES}),
+        (f"{rights}/clusterrolebindings", {"subjects": [account], "roleRef": role}),
+    ]
+    async with Client(HttpsTransport(config)) as client:
+        for path, content in made:
+            await _post(client, path, {"metadata": {"name": "bench"}} | content)
+        asked = {"spec": {"expirationSeconds": 36000}}
+        answer = await _post(client, "/api/v1/namespaces/bench/serviceaccounts/bench/token", asked)
+    token: str = answer["status"]["token"]
+    return token
+
+
+async def _post(client: Client, path: str, content: dict[str, Any]) -> dict[str, Any]:
+    answer = await client.raw(
+        "POST",
+        path,
+        headers={"Content-Type": "application/json"},
+        body=json.dumps(content).encode(),
+    )
+    found: dict[str, Any] = json.loads(answer.body)
+    return found
