@@ -13,6 +13,16 @@ REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 ACTIONS = ("DoNotSchedule", "ScheduleAnyway")
 INCLUSION = ("Honor", "Ignore")
+PATIENCE = tuple(
+    {
+        "key": f"node.kubernetes.io/{trouble}",
+        "operator": "Exists",
+        "effect": "NoExecute",
+        "tolerationSeconds": 300,
+    }
+    for trouble in ("not-ready", "unreachable")
+)
+"""What admission gives to nearly every pod, and is known to be good."""
 
 
 def affinity_faults(affinity: Obj, path: str) -> Faults:
@@ -184,6 +194,8 @@ def toleration_faults(tolerations: list[Obj], path: str) -> Faults:
     """What is wrong with a pod's tolerations."""
     found: Faults = []
     for index, one in enumerate(tolerations):
+        if one in PATIENCE:
+            continue
         key, operator = one.get("key", ""), one.get("operator", "")
         effect, value = one.get("effect", ""), one.get("value", "")
         at = f"{path}[{index}]"

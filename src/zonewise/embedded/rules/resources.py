@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from functools import lru_cache
 
 from zonewise.api import faults, quantity
 from zonewise.api.errors import ParseError
@@ -54,9 +55,9 @@ def requirement_faults(
     limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
     for side, amounts in (("limits", limits), ("requests", requests)):
         for name, text in amounts.items():
-            value = quantity.value(text)
-            if value >= 0 and name in COMMON and not pod:
+            if not pod and _sound(name, text):
                 continue
+            value = quantity.value(text)
             at = f"{path}.{side}[{name}]"
             found += _pod_level_name(name, at) if pod else name_faults(name, at)
             found += amount_faults(name, text, value, at)
@@ -64,6 +65,8 @@ def requirement_faults(
                 why = f"{text} is not positive integer multiple of {name}"
                 found.append(faults.invalid(at, text, why))
     for name, text in requests.items():
+        if name in COMMON and (name not in limits or _fits(text, limits[name])):
+            continue
         value = quantity.value(text)
         free = _native(name) and not name.startswith(HUGE)
         limit = limits.get(name)
@@ -85,6 +88,17 @@ def requirement_faults(
     if resources.get("claims"):
         found += _claim_faults(resources["claims"], f"{path}.claims", claims)
     return found
+
+
+@lru_cache(maxsize=4096)
+def _sound(name: str, text: str) -> bool:
+    """Whether this is an amount of a common resource, and not a negative one."""
+    return name in COMMON and quantity.value(text) >= 0
+
+
+@lru_cache(maxsize=4096)
+def _fits(request: str, limit: str) -> bool:
+    return quantity.value(request) <= quantity.value(limit)
 
 
 def name_faults(name: str, path: str) -> Faults:

@@ -28,6 +28,29 @@ VOLUME_MODES = ("Block", "Filesystem")
 PULL_POLICIES = ("Always", "IfNotPresent", "Never")
 SHORTEST_TOKEN = 600
 LONGEST_TOKEN = 1 << 32
+TOKEN_PROJECTION = {
+    "defaultMode": 420,
+    "sources": [
+        {"serviceAccountToken": {"expirationSeconds": 3607, "path": "token"}},
+        {
+            "configMap": {
+                "name": "kube-root-ca.crt",
+                "items": [{"key": "ca.crt", "path": "ca.crt"}],
+            }
+        },
+        {
+            "downwardAPI": {
+                "items": [
+                    {
+                        "path": "namespace",
+                        "fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.namespace"},
+                    }
+                ]
+            }
+        },
+    ],
+}
+"""What admission gives to nearly every pod, and is known to be good."""
 DOWNWARD_FIELDS = frozenset(
     f"metadata.{key}" for key in ("name", "namespace", "labels", "annotations", "uid")
 )
@@ -44,7 +67,11 @@ def volume_faults(volumes: list[Obj], path: str, pod_name: str, *, pod: bool) ->
     for index, volume in enumerate(volumes):
         at = f"{path}[{index}]"
         name = volume.get("name", "")
-        mine = _source_faults(volume, at, name, pod_name, pod)
+        mine = (
+            []
+            if volume.get("projected") == TOKEN_PROJECTION and len(volume) == 2
+            else _source_faults(volume, at, name, pod_name, pod)
+        )
         if not name:
             mine.append(faults.required(f"{at}.name"))
         else:

@@ -1,0 +1,46 @@
+"""The recorded answers about pods and workloads are those of the real server."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+from urllib.parse import parse_qsl
+
+import pytest
+from tests.embedded.rules import recorded
+from tests.embedded.rules.cases import Ask, answer
+from tests.kubernetes.asking import RealServer
+from tools.realkube import ControlPlane
+
+NAMESPACE = "rules-a"
+
+
+@pytest.fixture
+async def ask(realapi: ControlPlane) -> AsyncIterator[Ask]:
+    """A real server with a namespace that is ready for pods."""
+    server = RealServer(realapi)
+
+    async def send(method: str, path: str, body: Any) -> tuple[int, dict[str, Any]]:
+        place, _, query = path.partition("?")
+        said = await server.ask(method, place, body, **dict(parse_qsl(query)))
+        return said.status, said.body
+
+    try:
+        await send("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
+        accounts = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts"
+        await send("POST", accounts, {"metadata": {"name": "default"}})
+        yield send
+    finally:
+        await server.close()
+
+
+@pytest.mark.real
+async def test_recorded_answers_are_current(ask: Ask) -> None:
+    """Asked again, the real server says about every case what was written down."""
+    known = recorded.load()
+    wrong = {}
+    for case in recorded.CASES:
+        said = await answer(ask, case, NAMESPACE)
+        if recorded.short(said) != known[case.label]:
+            wrong[case.label] = (known[case.label], said)
+    assert not wrong
