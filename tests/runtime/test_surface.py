@@ -59,7 +59,6 @@ def test_every_public_name_is_there(name: str) -> None:
 
 def test_other_names_are_not() -> None:
     """A name that is not public is an error that says so."""
-
     name = "Frobnicator"
     with pytest.raises(AttributeError, match=name):
         getattr(runtime, name)
