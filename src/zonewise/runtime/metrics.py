@@ -67,6 +67,20 @@ class Metrics:
             registry=self.registry,
         )
 
+        self._admissions = Counter(
+            "zonewise_admission",
+            "Calls of webhooks by how they ended.",
+            ["path", "outcome"],
+            registry=self.registry,
+        )
+        self._admission_seconds = Histogram(
+            "zonewise_admission_duration_seconds",
+            "How long calls of webhooks took.",
+            ["path"],
+            buckets=SECONDS,
+            registry=self.registry,
+        )
+
     def watches(self, stats: Callable[[], Iterable[WatchStats]]) -> None:
         """Show watches; ``lambda: cache.stats`` is such a source."""
         self._sources.watches.append(stats)
@@ -92,6 +106,11 @@ class Metrics:
         child = self._leading.labels(lease)
         child.set(0)
         return lambda leads: child.set(1 if leads else 0)
+
+    def admission(self, path: str, outcome: str, seconds: float) -> None:
+        """What a webhook's ``Desk`` is to be given as ``observe``; paths are those it knows."""
+        self._admissions.labels(path, outcome).inc()
+        self._admission_seconds.labels(path).observe(seconds)
 
     def counts(
         self, name: str, help: str, label: str, read: Callable[[], Mapping[str, int]]

@@ -1,0 +1,79 @@
+"""A server's TLS whose certificate can be exchanged while it serves.
+
+The listening socket has one context for its whole life, and that context has no certificate. When a
+client says hello, a callback puts the newest certificate's context in its place for this one
+connection. Exchanging is thus the assignment of one reference: a handshake gets the old or the new
+certificate with its own key, never a mixture, and connections that are open go on as they are.
+
+OpenSSL makes the callback also for clients that do not name a host, as API servers do when they
+call an address. Sessions are not resumed, so every new connection shows the certificate of today.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+import tempfile
+
+from zonewise.api.errors import ConfigError
+
+
+class ServerContext:
+    """TLS for a listening socket; ``use`` gives it a certificate, again and again."""
+
+    def __init__(self) -> None:
+        self.listening = _context()
+        self.listening.sni_callback = self._hello
+        self._current: ssl.SSLContext | None = None
+
+    @property
+    def loaded(self) -> bool:
+        """Whether there is a certificate to show."""
+        return self._current is not None
+
+    def use(self, certificate: bytes, key: bytes) -> None:
+        """Show this certificate (PEM, with its chain) to new connections from now on.
+
+        A certificate that does not fit its key, or is none, is refused and changes nothing.
+        """
+        fresh = _context()
+        try:
+            _load(fresh, certificate.rstrip() + b"\n" + key)
+        except (ssl.SSLError, ValueError) as error:
+            detail = getattr(error, "reason", None) or "not PEM"
+            raise ConfigError(
+                f"the serving certificate cannot be used ({detail.replace('_', ' ').lower()}); "
+                "it must be PEM and fit its key"
+            ) from None
+        self._current = fresh
+
+    def _hello(
+        self, connection: ssl.SSLSocket | ssl.SSLObject, _name: str | None, _context: ssl.SSLContext
+    ) -> int | None:
+        if self._current is None:
+            return ssl.ALERT_DESCRIPTION_INTERNAL_ERROR
+        connection.context = self._current
+        return None
+
+
+def _context() -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.num_tickets = 0
+    context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
+    context.set_alpn_protocols(["http/1.1"])
+    return context
+
+
+def _load(context: ssl.SSLContext, pem: bytes) -> None:
+    """Load from memory, where the system can, what the library only loads from files."""
+    if hasattr(os, "memfd_create"):
+        with os.fdopen(os.memfd_create("certificate"), "wb") as file:
+            file.write(pem)
+            file.flush()
+            context.load_cert_chain(f"/proc/self/fd/{file.fileno()}")
+        return
+    with tempfile.NamedTemporaryFile() as named:
+        named.write(pem)
+        named.flush()
+        context.load_cert_chain(named.name)
