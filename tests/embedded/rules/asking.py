@@ -12,7 +12,6 @@ import json
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import quote
 
 from zonewise.api import mergepatch
 
@@ -51,14 +50,14 @@ class Case:
 async def ask(send: Send, case: Case, namespace: str) -> list[Obj]:
     """Every answer to a case, cleaned for comparison; the object is gone afterwards."""
     path = case.path.replace("{ns}", namespace)
-    code, made = await send("POST", path, _placed(case.body, namespace), PLAIN)
-    answers = [_clean(code, made, namespace)]
+    code, made = await send("POST", path, placed(case.body, namespace), PLAIN)
+    answers = [clean(code, made, namespace)]
     if code >= 400:
         return answers
-    name = quote(made["metadata"]["name"], safe="")
+    name = made["metadata"]["name"]
     current = made
     for step in case.steps:
-        change = _placed(step.change, namespace)
+        change = placed(step.change, namespace)
         where = f"{path}/{name}" + ("/status" if step.verb == "status" else "")
         if step.verb == "get":
             code, found = await send("GET", f"{path}{step.change}", None, {})
@@ -67,7 +66,7 @@ async def ask(send: Send, case: Case, namespace: str) -> list[Obj]:
         else:
             body = mergepatch.apply(current, change)
             code, found = await send("PUT", where, body, PLAIN)
-        answers.append(_clean(code, found, namespace))
+        answers.append(clean(code, found, namespace))
         if code < 400 and step.verb != "get":
             current = found
     await send("PATCH", f"{path}/{name}", {"metadata": {"finalizers": None}}, MERGE)
@@ -79,11 +78,13 @@ async def ask(send: Send, case: Case, namespace: str) -> list[Obj]:
     return answers
 
 
-def _placed(value: Any, namespace: str) -> Any:
+def placed(value: Any, namespace: str) -> Any:
+    """A value in the namespace that its ``{ns}`` stands for."""
     return json.loads(json.dumps(value).replace("{ns}", namespace))
 
 
-def _clean(code: int, body: Obj, namespace: str) -> Obj:
+def clean(code: int, body: Obj, namespace: str) -> Obj:
+    """What of an answer is compared."""
     if body.get("kind") == "Status" and code >= 400:
         causes = (body.get("details") or {}).get("causes") or ()
         found = sorted({(one.get("reason", ""), one.get("field", "")) for one in causes})

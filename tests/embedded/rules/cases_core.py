@@ -476,7 +476,7 @@ CASES: tuple[Case, ...] = (
         Step("get", "?fieldSelector=involvedObject.kind=Node"),
         Step("get", "?fieldSelector=message=x"),
     ),
-    Case("event bad name", EVENTS, {"metadata": {"name": "A b"}, **OLD}),
+    Case("event bad name", EVENTS, {"metadata": {"name": "A_b"}, **OLD}),
     _new_event(
         "plain",
         NEW,

@@ -64,7 +64,7 @@ CASES: tuple[Case, ...] = (
     _role("several", {"verbs": []}, {"apiGroups": [""], "verbs": ["get"]}),
     _role("stars", {"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}),
     _role("names", READ | {"resourceNames": ["a", ""]}),
-    _role("odd name", READ, name="system:a:B c"),
+    _role("odd name", READ, name="system:a:B_c"),
     _role("slash name", READ, name="a/b"),
     _role("percent name", READ, name="a%b"),
     _role("dot name", READ, name=".."),

@@ -25,8 +25,8 @@ AFFINITY = {
         ]
     }
 }
-ONE_GIB = {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"]}
-CLAIM = {
+ONE_GIB: Obj = {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"]}
+CLAIM: Obj = {
     "accessModes": ["ReadWriteOnce"],
     "resources": {"requests": {"storage": "1Gi"}},
     "storageClassName": "",
