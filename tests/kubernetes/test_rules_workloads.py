@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -10,15 +10,26 @@ import pytest
 from tests.embedded.rules import recorded
 from tests.embedded.rules.cases import Ask, answer
 from tests.kubernetes.asking import RealServer
-from tools.realkube import ControlPlane
+
+from tools import realkube as real
 
 NAMESPACE = "rules-a"
 
 
+@pytest.fixture(scope="module")
+def plane(real_binaries: real.Binaries) -> Iterator[real.ControlPlane]:
+    """An API server that gives pods their accounts, as one has it where they run."""
+    settings = real.Settings(
+        controllers=("serviceaccount-controller",), scheduler=False, fsync=False
+    )
+    with real.start(settings, binaries=real_binaries) as started:
+        yield started
+
+
 @pytest.fixture
-async def ask(realapi: ControlPlane) -> AsyncIterator[Ask]:
+async def ask(plane: real.ControlPlane) -> AsyncIterator[Ask]:
     """A real server with a namespace that is ready for pods."""
-    server = RealServer(realapi)
+    server = RealServer(plane)
 
     async def send(method: str, path: str, body: Any) -> tuple[int, dict[str, Any]]:
         place, _, query = path.partition("?")
