@@ -52,7 +52,7 @@ class Evictions:
 
     async def evict(self, call: Call, served: Served, target: Target) -> Answer:
         """POST to ``eviction``."""
-        eviction = _read(call, target)
+        eviction = await self._writer.admit(call, served, target, _read(call, target))
         wishes = dict(eviction.get("deleteOptions") or {})
         options = options_of(wishes, call)
         pod = self._pod(served, target)
@@ -153,7 +153,9 @@ class Evictions:
 
         if options.uid or options.version:
             self._deleter.check(served, target.name, self._pod(served, target), options)
-        await self._writer.change(system, served, target, condemned, subresource="status")
+        await self._writer.change(
+            system, served, target, condemned, subresource="status", admitted=True
+        )
         later = Options(
             grace=options.grace,
             policy=options.policy,
@@ -161,7 +163,9 @@ class Evictions:
             dry_run=options.dry_run,
             raw=options.raw,
         )
-        await self._deleter.delete(call, served, target.namespace, target.name, later)
+        await self._deleter.delete(
+            call, served, target.namespace, target.name, later, admitted=True
+        )
 
 
 def _read(call: Call, target: Target) -> Obj:

@@ -11,6 +11,7 @@ from zonewise.api import faults, selector, times
 from zonewise.api.errors import Status
 from zonewise.api.meta import LabelSelector
 from zonewise.embedded import bodies, plugins, refusals
+from zonewise.embedded.admission import Face
 from zonewise.embedded.call import Answer, Call, encode_status
 from zonewise.embedded.front import Verb
 from zonewise.embedded.patching import Patcher
@@ -85,6 +86,8 @@ class Subresources:
         if not node:
             fault = faults.required("target.name")
             raise refusals.invalid_options("Binding", [fault])
+        binding = await self._writer.admit(call, served, target, binding)
+        meta, node = binding["metadata"], binding["target"]["name"]
         pods = served
         now = self._writer.scene(call).now
 
@@ -126,7 +129,7 @@ class Subresources:
             )
             return pod
 
-        await self._writer.change(call, pods, target, bound, subresource="binding")
+        await self._writer.change(call, pods, target, bound, subresource="binding", admitted=True)
         return Answer(status=201, body=encode_status(Status(status="Success", code=201)))
 
     async def bind_by_name(self, call: Call, served: Served, target: Target) -> Answer:
@@ -175,6 +178,9 @@ class Subresources:
             version = meta.get("resourceVersion")
             if version and version != obj["metadata"]["resourceVersion"]:
                 raise refusals.conflict(served.kind.resource, target.name)
+            return sized(obj, scale)
+
+        def sized(obj: Obj, scale: Obj) -> Obj:
             replicas = (scale.get("spec") or {}).get("replicas", 0)
             if not isinstance(replicas, int) or replicas < 0:
                 fault = faults.invalid(
@@ -185,7 +191,13 @@ class Subresources:
             return obj
 
         written = await self._writer.change(
-            call, served, target, scaled, subresource="scale", again=again
+            call,
+            served,
+            target,
+            scaled,
+            subresource="scale",
+            again=again,
+            face=Face(show=lambda obj: scale_of(served, obj), take=sized),
         )
         return self._scaled(call, served, bodies.read_stored(served, written.entry.raw))
 
@@ -195,6 +207,7 @@ class Subresources:
         account = self._writer.look("/serviceaccounts", target.namespace, target.name)
         if account is None:
             raise refusals.not_found(served.kind.resource, target.name)
+        request = await self._writer.admit(call, served, target, request)
         spec = request.get("spec") or {}
         seconds = spec.get("expirationSeconds", TOKEN_SECONDS)
         found = []

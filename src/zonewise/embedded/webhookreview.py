@@ -31,7 +31,11 @@ _PARAMETERS = ("fieldManager", "fieldValidation")
 
 
 class BadAnswer(Exception):
-    """An answer nothing can be made of."""
+    """A review that does not fit its question, or itself."""
+
+
+class Unreadable(Exception):
+    """An answer that is no review."""
 
 
 class _Response(msgspec.Struct, rename="camel"):
@@ -155,11 +159,11 @@ def read(body: bytes, *, uid: str, version: str, mutating: bool) -> Verdict:
     try:
         review = _decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadAnswer(f"the body is no AdmissionReview: {error}") from None
+        raise Unreadable(f"the answer is no AdmissionReview: {error}") from None
     wanted = f"admission.k8s.io/{version}"
     if (review.api_version, review.kind) != (wanted, "AdmissionReview"):
         have = f"{review.api_version}, Kind={review.kind}"
-        raise BadAnswer(f"expected webhook response of {wanted}, Kind=AdmissionReview, got {have}")
+        raise Unreadable(f"expected webhook response of {wanted}, Kind=AdmissionReview, got {have}")
     response = review.response
     if response is None:
         raise BadAnswer("webhook response was absent")
@@ -195,7 +199,7 @@ def _patch(response: _Response) -> bytes:
     try:
         return base64.b64decode(response.patch, validate=True)
     except (binascii.Error, ValueError):
-        raise BadAnswer("response.patch is not base64") from None
+        raise Unreadable("illegal base64 data in response.patch") from None
 
 
 def denial(name: str, given: Mapping[str, Any] | None) -> ApiError:

@@ -36,7 +36,7 @@ from zonewise.embedded.registry import Registry, Served
 from zonewise.embedded.state import State
 from zonewise.embedded.webhookcall import Caller, Unanswered
 from zonewise.embedded.webhookmatch import EXEMPT, MUTATING, VALIDATING, Hook, compiled, viewed
-from zonewise.embedded.webhookreview import BadAnswer, Verdict
+from zonewise.embedded.webhookreview import BadAnswer, Unreadable, Verdict
 
 Obj = dict[str, Any]
 Key = tuple[Served, str, str]
@@ -310,7 +310,7 @@ class Webhooks:
                 hook.spec.client_config, body, min(float(hook.seconds), left)
             )
             verdict = webhookreview.read(answer, uid=uid, version=version, mutating=mutating)
-        except Unanswered as error:
+        except (Unanswered, Unreadable) as error:
             raise _Failed(f"failed to call webhook: {error}") from None
         except BadAnswer as error:
             raise _Failed(f"received invalid webhook response: {error}") from None

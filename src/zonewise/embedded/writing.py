@@ -22,7 +22,7 @@ from zonewise.api.errors import ApiError, Conflict, StatusCause
 from zonewise.api.gates import FeatureGates
 from zonewise.api.managed import with_times_kept
 from zonewise.embedded import bodies, metadata, ownership, refusals
-from zonewise.embedded.admission import Admission, Attributes
+from zonewise.embedded.admission import BODY, Admission, Attributes, Face
 from zonewise.embedded.call import Call
 from zonewise.embedded.committer import Overloaded
 from zonewise.embedded.entry import Entry, EventType
@@ -186,15 +186,20 @@ class Writer:
         subresource: str = "",
         again: bool = True,
         own: bool = True,
+        face: Face | None = None,
+        admitted: bool = False,
     ) -> Written:
         """Change an object that is there.
 
         ``again``: start over when another writer was quicker. ``own``: the change did not already
-        say who owns which field.
+        say who owns which field. ``face``: what admission is to see instead of the object.
+        ``admitted``: it was asked already, about what led to this change.
         """
         for attempt in range(TRIES):
             try:
-                return await self._change(call, served, target, change, subresource, own)
+                return await self._change(
+                    call, served, target, change, subresource, own, face, admitted
+                )
             except _Overtaken:
                 if not again or attempt == TRIES - 1:
                     raise
@@ -208,6 +213,8 @@ class Writer:
         change: Change,
         subresource: str,
         own: bool,
+        face: Face | None,
+        admitted: bool,
     ) -> Written:
         namespace, name = target.namespace, target.name
         entry = self._state.latest(served.storage, namespace, name)
@@ -241,8 +248,9 @@ class Writer:
             dry_run=scene.dry_run,
             options=call.query,
             warnings=call.warnings,
+            face=face,
         )
-        if await self._admission.mutate(attributes):
+        if not admitted and await self._admission.mutate(attributes):
             assert attributes.obj is not None
             obj = attributes.obj
             bodies.fill_defaults(served, obj)
@@ -252,7 +260,8 @@ class Writer:
         found = self._faults(served, obj, old, scene)
         if found:
             raise faults.refusal(served.kind.resource, name, found)
-        await self._admission.validate(attributes)
+        if not admitted:
+            await self._admission.validate(attributes)
         if self._state.latest(served.storage, namespace, name) is not entry:
             raise _Overtaken(refusals.conflict(served.kind.resource, name).status)
         obj = with_times_kept(old, obj)
@@ -274,6 +283,31 @@ class Writer:
         except ApiError:
             served.rules.settled(namespace, name, old)
             raise
+
+    async def admit(self, call: Call, served: Served, target: Target, body: Obj) -> Obj:
+        """Ask admission about what is posted to a subresource; it may be another one then."""
+        meta = dict(body.get("metadata") or {})
+        meta.setdefault("namespace", target.namespace)
+        below = served.kind.subresources[target.subresource]
+        version = f"{below.group}/{below.version}" if below.group else below.version
+        attributes = Attributes(
+            operation="CREATE",
+            served=served,
+            namespace=target.namespace,
+            name=target.name,
+            subresource=target.subresource,
+            obj={"kind": below.kind, "apiVersion": version} | body | {"metadata": meta},
+            old=None,
+            user=call.user,
+            dry_run=call.dry_run,
+            options=call.query,
+            warnings=call.warnings,
+            face=BODY,
+        )
+        await self._admission.mutate(attributes)
+        await self._admission.validate(attributes)
+        assert attributes.obj is not None
+        return attributes.obj
 
     def _allocate(self, served: Served, obj: Obj, old: Obj | None, scene: Scene) -> None:
         found = served.rules.allocate(obj, old, scene)
