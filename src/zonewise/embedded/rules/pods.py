@@ -10,7 +10,6 @@ from zonewise.embedded.rules.affinity import merge_label_keys
 from zonewise.embedded.rules.base import Faults, Obj, Rules, Scene
 from zonewise.embedded.rules.containers import image_faults
 from zonewise.embedded.rules.podspec import annotation_faults, profile_faults, spec_faults
-from zonewise.embedded.rules.podwarnings import pod_warnings, warn_of_name
 
 FINISHED = ("Failed", "Succeeded")
 SCARCE = ("cpu", "memory")
@@ -129,9 +128,6 @@ class PodRules(Rules):
             found.append(faults.forbidden("spec.nodeName", text))
         if annotations:
             found += profile_faults(annotations, spec, "spec")
-        if not found:
-            warn_of_name(obj, scene, "the Pod's hostname")
-            scene.warnings.extend(pod_warnings(obj))
         return found
 
     def validate_update(self, obj: Obj, old: Obj, scene: Scene) -> Faults:
