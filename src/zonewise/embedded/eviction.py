@@ -22,6 +22,7 @@ from zonewise.embedded.deleting import Deleter, Options, options_of
 from zonewise.embedded.paths import Target
 from zonewise.embedded.registry import Registry, Served
 from zonewise.embedded.state import State
+from zonewise.embedded.rules.budgets import NOT_COUNTED
 from zonewise.embedded.writing import Writer
 
 Obj = dict[str, Any]
@@ -208,6 +209,8 @@ def _free_to_go(pod: Obj, budget: Obj) -> bool:
 def _check(budget: Obj) -> None:
     meta, status = budget["metadata"], budget.get("status") or {}
     name = meta["name"]
+    if (budget.get("spec") or {}).get("nodeSelectorTerm") is not None:
+        raise refusals.over_budget(REFUSAL, f"The disruption budget {name}: {NOT_COUNTED}")
     if status.get("observedGeneration", 0) < meta.get("generation", 0):
         why = f"The disruption budget {name} is still being processed by the server."
         raise refusals.over_budget(REFUSAL, why, RETRY_SECONDS)

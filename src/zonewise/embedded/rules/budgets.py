@@ -18,6 +18,11 @@ COUNTS = ("disruptionsAllowed", "currentHealthy", "desiredHealthy", "expectedPod
 STATUSES = ("False", "True", "Unknown")
 HIGHEST_OF_USERS = 1_000_000_000
 SYSTEM = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
+ALLOWED = "DisruptionAllowed"
+NOT_COUNTED = (
+    "spec.nodeSelectorTerm asks for a budget per domain, which is not counted here yet;"
+    " until it is, no disruption is allowed"
+)
 REASON_LENGTH = 1024
 MESSAGE_LENGTH = 32 * 1024
 _REASON = re.compile(r"[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?\Z", re.ASCII)
@@ -33,6 +38,15 @@ class BudgetRules(Rules):
     def prepare_create(self, obj: Obj, scene: Scene) -> None:
         """Nobody counted yet, so nothing may be evicted."""
         obj["status"] = dict.fromkeys(COUNTS, 0)
+        _hold(obj, scene)
+
+    def prepare_update(self, obj: Obj, old: Obj, scene: Scene) -> None:
+        """A budget per domain allows nothing."""
+        _hold(obj, scene)
+
+    def prepare_status(self, obj: Obj, old: Obj, scene: Scene) -> None:
+        """The same, whatever was counted."""
+        _hold(obj, scene)
 
     def validate(self, obj: Obj, scene: Scene) -> Faults:
         """What is wrong with a budget."""
@@ -62,6 +76,29 @@ class BudgetRules(Rules):
         if obj.get("apiVersion") == "policy/v1beta1":
             return found
         return found + count_faults(status, "status", *COUNTS)
+
+
+def _hold(obj: Obj, scene: Scene) -> None:
+    """Budgets per domain are not counted yet: such a budget allows nothing, and says why."""
+    if (obj.get("spec") or {}).get("nodeSelectorTerm") is None:
+        return
+    status = obj.setdefault("status", {})
+    status["disruptionsAllowed"] = 0
+    conditions: list[Obj] = status.get("conditions") or []
+    since = scene.now
+    for one in conditions:
+        if one.get("type") == ALLOWED and one.get("status") == "False":
+            since = one.get("lastTransitionTime") or since
+    status["conditions"] = [
+        *(one for one in conditions if one.get("type") != ALLOWED),
+        {
+            "type": ALLOWED,
+            "status": "False",
+            "reason": "DomainsNotCounted",
+            "message": NOT_COUNTED,
+            "lastTransitionTime": since,
+        },
+    ]
 
 
 def condition_faults(conditions: list[Obj] | tuple[Obj, ...], path: str) -> Faults:

@@ -87,16 +87,15 @@ class NodeRules(Rules):
     def prepare_create(self, obj: Obj, scene: Scene) -> None:
         """Of the ranges of addresses the first is also there alone."""
         _one_and_many(obj.setdefault("spec", {}))
-        _drop_config(obj, None)
 
     def prepare_update(self, obj: Obj, old: Obj, scene: Scene) -> None:
         """The same."""
         _one_and_many(obj.setdefault("spec", {}))
-        _drop_config(obj, old)
 
     def prepare_status(self, obj: Obj, old: Obj, scene: Scene) -> None:
         """Dynamic configuration is gone from the API but not from its types."""
-        _drop_config(obj, old)
+        if not (old.get("status") or {}).get("config"):
+            obj.setdefault("status", {}).pop("config", None)
 
     def validate(self, obj: Obj, scene: Scene) -> Faults:
         """What is wrong with a Node."""
@@ -138,12 +137,6 @@ def _one_and_many(spec: Obj) -> None:
         spec["podCIDRs"] = [one]
     elif many and not one:
         spec["podCIDR"] = many[0]
-
-
-def _drop_config(obj: Obj, old: Obj | None) -> None:
-    for where, key in (("spec", "configSource"), ("status", "config")):
-        if not ((old or {}).get(where) or {}).get(key):
-            (obj.get(where) or {}).pop(key, None)
 
 
 def _avoid_faults(annotations: dict[str, str]) -> Faults:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from zonewise.api import faults
-from zonewise.embedded import metadata
 from zonewise.embedded.rules.base import Faults, Obj, Rules, Scene
-
-KNOWN_STRATEGY = "OldestEmulationVersion"
 
 
 class LeaseRules(Rules):
@@ -24,10 +21,4 @@ class LeaseRules(Rules):
         if turns is not None and turns < 0:
             text = "must be greater than or equal to 0"
             found.append(faults.invalid("spec.leaseTransitions", turns, text))
-        strategy = spec.get("strategy")
-        if strategy is not None and strategy != KNOWN_STRATEGY:
-            found += [
-                faults.invalid("spec.strategy", strategy, text)
-                for text in metadata.qualified_name(strategy)
-            ]
         return found
