@@ -165,6 +165,7 @@ class Writer:
         found += served.rules.validate_create(obj, scene)
         if found:
             raise faults.refusal(served.kind.resource, meta.get("name", ""), found)
+        served.rules.warn(obj, None, scene)
         await self._admission.validate(attributes)
         name = meta["name"]
         if self._state.latest(served.storage, namespace, name) is not None:
@@ -260,6 +261,8 @@ class Writer:
         found = self._faults(served, obj, old, scene)
         if found:
             raise faults.refusal(served.kind.resource, name, found)
+        if not subresource:
+            served.rules.warn(obj, old, scene)
         if not admitted:
             await self._admission.validate(attributes)
         if self._state.latest(served.storage, namespace, name) is not entry:

@@ -99,6 +99,9 @@ class Rules:
         """What is wrong with an object, new or not."""
         return []
 
+    def warn(self, obj: Obj, old: Obj | None, scene: Scene) -> None:
+        """Say what is odd about an object that is fine; ``old`` is None for a new one."""
+
     def changed(self, obj: Obj, old: Obj) -> bool:
         """Whether this update raises the generation."""
         keys = (obj.keys() | old.keys()) - {"metadata", "status", "apiVersion", "kind"}

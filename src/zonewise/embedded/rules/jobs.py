@@ -10,6 +10,7 @@ from zonewise.embedded.rules.base import Faults, Obj, Rules, Scene
 from zonewise.embedded.rules.jobpolicies import failure_faults, success_faults
 from zonewise.embedded.rules.jobstatus import status_faults
 from zonewise.embedded.rules.podspec import template_faults
+from zonewise.embedded.rules.podwarnings import warn_of_workload
 from zonewise.embedded.rules.portions import count_faults
 from zonewise.embedded.rules.schedules import schedule_fault, zone_fault
 from zonewise.embedded.rules.selectors import matches, selector_faults
@@ -109,6 +110,10 @@ class JobRules(Rules):
     def validate_status(self, obj: Obj, old: Obj, scene: Scene) -> Faults:
         """What is wrong with a new status."""
         return status_faults(obj, old)
+
+    def warn(self, obj: Obj, old: Obj | None, scene: Scene) -> None:
+        """Say what is odd about it and its pods."""
+        warn_of_workload(obj, old, scene)
 
 
 def _generated_faults(spec: Obj, meta: Obj) -> Faults:
@@ -302,6 +307,10 @@ class CronJobRules(Rules):
     def validate_update(self, obj: Obj, old: Obj, scene: Scene) -> Faults:
         """What is wrong with a changed CronJob."""
         return _cron_faults(obj.get("spec") or {}, old["spec"])
+
+    def warn(self, obj: Obj, old: Obj | None, scene: Scene) -> None:
+        """Say what is odd about it and its pods."""
+        warn_of_workload(obj, old, scene, path="spec.jobTemplate.spec.template")
 
 
 def _cron_faults(spec: Obj, before: Obj | None) -> Faults:

@@ -8,6 +8,7 @@ from zonewise.api import faults
 from zonewise.embedded.rules import names
 from zonewise.embedded.rules.base import Faults, Obj, Rules, Scene
 from zonewise.embedded.rules.podspec import template_faults
+from zonewise.embedded.rules.podwarnings import warn_of_workload
 from zonewise.embedded.rules.portions import count_faults, portion_faults, size, too_much
 from zonewise.embedded.rules.selectors import is_empty, matches, selector_faults
 from zonewise.embedded.rules.volumes import claim_spec_faults
@@ -102,6 +103,15 @@ class StatefulSetRules(Rules):
         """What is wrong with a new status."""
         parts = ("readyReplicas", "currentReplicas", "updatedReplicas", "availableReplicas")
         return replica_faults(obj.get("status") or {}, *parts) + collision_faults(obj, old)
+
+    def warn(self, obj: Obj, old: Obj | None, scene: Scene) -> None:
+        """Say what is odd about it and its pods."""
+        warn_of_workload(obj, old, scene, named=False)
+        if (obj.get("spec") or {}).get("revisionHistoryLimit", 0) < 0:
+            scene.warnings.append(
+                "spec.revisionHistoryLimit: a negative value retains all historical revisions;"
+                " a value >= 0 is recommended"
+            )
 
 
 def _update_strategy(strategy: Obj, path: str) -> Faults:
@@ -206,6 +216,10 @@ class DaemonSetRules(Rules):
         """What is wrong with a new status."""
         found = count_faults(obj.get("status") or {}, "status", *COUNTS)
         return found + collision_faults(obj, old)
+
+    def warn(self, obj: Obj, old: Obj | None, scene: Scene) -> None:
+        """Say what is odd about it and its pods."""
+        warn_of_workload(obj, old, scene, named=False)
 
 
 def _template_generation(obj: Obj) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from zonewise.api import faults
 from zonewise.embedded.rules.base import Faults, Obj, Rules, Scene
 from zonewise.embedded.rules.podspec import template_faults
+from zonewise.embedded.rules.podwarnings import warn_of_workload
 from zonewise.embedded.rules.portions import count_faults, portion_faults, size, too_much
 from zonewise.embedded.rules.selectors import is_empty, matches, selector_faults
 
@@ -128,6 +129,10 @@ class DeploymentRules(Rules):
             obj["metadata"].get("annotations") != old["metadata"].get("annotations")
         )
 
+    def warn(self, obj: Obj, old: Obj | None, scene: Scene) -> None:
+        """Say what is odd about it and its pods."""
+        warn_of_workload(obj, old, scene)
+
 
 def _strategy_faults(strategy: Obj, path: str) -> Faults:
     kind, rolling = strategy.get("type", ""), strategy.get("rollingUpdate")
@@ -179,6 +184,10 @@ class ReplicaSetRules(_Replicated):
         """The selector stays."""
         return self.validate(obj, scene) + same(obj, old, "selector")
 
+    def warn(self, obj: Obj, old: Obj | None, scene: Scene) -> None:
+        """Say what is odd about it and its pods."""
+        warn_of_workload(obj, old, scene)
+
 
 class ReplicationControllerRules(_Replicated):
     """The rules of ReplicationControllers; their pods outlive them unless somebody says no."""
@@ -201,6 +210,10 @@ class ReplicationControllerRules(_Replicated):
         found += template_faults(template, "spec.template")
         return found + running_template(template, "spec.template", "ReplicationController")
 
+    def warn(self, obj: Obj, old: Obj | None, scene: Scene) -> None:
+        """Say what is odd about it and its pods."""
+        warn_of_workload(obj, old, scene)
+
 
 class PodTemplateRules(Rules):
     """The rules of PodTemplates."""
@@ -208,6 +221,10 @@ class PodTemplateRules(Rules):
     def validate(self, obj: Obj, scene: Scene) -> Faults:
         """What is wrong with a PodTemplate."""
         return template_faults(obj.get("template") or {}, "template")
+
+    def warn(self, obj: Obj, old: Obj | None, scene: Scene) -> None:
+        """Say what is odd about it and its pods."""
+        warn_of_workload(obj, old, scene, named=False, path="template")
 
 
 class RevisionRules(Rules):
