@@ -12,12 +12,13 @@ from pathlib import Path
 
 READY_SECONDS = 60.0
 STOP_SECONDS = 20.0
+MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108 - no disk is worn by tests
 
 
 @contextmanager
 def embedded(*flags: str) -> Iterator[Path]:
     """A fresh server; gives its kubeconfig, stops the server by its pid and leaves nothing."""
-    with tempfile.TemporaryDirectory(prefix="zonewise-test-") as name:
+    with tempfile.TemporaryDirectory(prefix="zonewise-test-", dir=MEMORY) as name:
         folder = Path(name)
         process = subprocess.Popen(
             [sys.executable, "-m", "zonewise", "up", "--api-only", "--data", name, *flags],

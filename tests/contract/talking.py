@@ -15,7 +15,7 @@ import re
 import ssl
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlencode, urlsplit
@@ -46,8 +46,9 @@ TIMES = frozenset(
     }
 )
 DROPPED = frozenset({"uid", "resourceVersion", "creationTimestamp", "managedFields"})
+ACCOUNT = frozenset({"serviceAccount", "serviceAccountName"})
+"""Set by an admission plugin that the real server here runs without."""
 CHOSEN = frozenset({"clusterIP", "clusterIPs", "nodePort", "healthCheckNodePort", "token"})
-_ACCESS = re.compile(r"kube-api-access-[a-z0-9]{5}")
 _UID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
 
@@ -272,16 +273,15 @@ class Api:
             connection.putheader(key, value)
         for group in groups:
             connection.putheader("Impersonate-Group", group)
-        try:
-            connection.endheaders(content)
-        except (BrokenPipeError, ConnectionResetError):
-            pass  # refused before all of it was sent; the answer is there already
+        with suppress(BrokenPipeError, ConnectionResetError):
+            connection.endheaders(content)  # or refused before all is sent, and answered already
         response = connection.getresponse()
         answer = Answer(response.status, response.headers, response.read())
         if response.will_close:
             connection.close()
+        known = self.said(answer)
         if not quiet:
-            said = [f"{method} {self._plain(url)}", self.said(answer)]
+            said = [f"{method} {self._plain(url)}", known]
             if user:
                 said[0] = f"{user}: {said[0]}"
             self.notes.append(said)
@@ -405,13 +405,15 @@ class Api:
         """Without what is empty, and without what differs from run to run."""
         if key in TIMES and isinstance(value, str):
             return "<time>"
-        if key in CHOSEN and value and value != "None" and value != ["None"]:
+        if key in CHOSEN and value and value not in ("None", ["None"]):
             return "<chosen>"
         if isinstance(value, dict):
             meta = value.get("generateName")
             found = {}
             for name, one in value.items():
                 if name in DROPPED and not (name == "managedFields" and self.managed):
+                    continue
+                if name in ACCOUNT and one == "default":
                     continue
                 if name == "name" and meta and str(one).startswith(meta):
                     one = f"{meta}<chosen>"  # noqa: PLW2901
@@ -420,11 +422,16 @@ class Api:
                     found[self._plain(name)] = clean
             return found
         if isinstance(value, list | tuple):
-            return [self._clean(one, key) for one in value]
+            return [self._clean(one, key) for one in value if not _is_access(one)]
         return self._plain(value) if isinstance(value, str) else value
 
     def _plain(self, text: str) -> str:
-        text = _ACCESS.sub("kube-api-access-<chosen>", text.replace(self.ns, "NS"))
+        text = text.replace(self.ns, "NS")
         text = re.sub(r"(resourceVersion=)[1-9]\d*", r"\1<version>", text)
         text = re.sub(r"(continue=)[^&]+", r"\1<token>", text)
         return _MOMENT.sub("<time>", _UID.sub("<uid>", text))
+
+
+def _is_access(value: Any) -> bool:
+    name = value.get("name") if isinstance(value, dict) else None
+    return isinstance(name, str) and name.startswith("kube-api-access-")

@@ -26,6 +26,11 @@ Obj = dict[str, Any]
 
 ORPHAN = "orphan"
 FOREGROUND = "foregroundDeletion"
+NAMESPACES = "/namespaces"
+SELF_MARKED = frozenset({NAMESPACES, "apiextensions.k8s.io/customresourcedefinitions"})
+"""Kinds whose deletion is marked by rules of their own: no grace period, no new generation."""
+UNCOLLECTED = frozenset({NAMESPACES, "/events"})
+"""Kinds whose dependents the garbage collector never waits for."""
 POLICIES = ("Foreground", "Background", "Orphan")
 
 
@@ -51,26 +56,24 @@ class Deleted:
 
 
 def read_options(call: Call) -> Options:
-    """Options of the body, completed by parameters of the URL."""
-    return options_of(bodies.read_options(call), call)
+    """Options of the body or, where there is no body, of the URL; never of both."""
+    return options_of(bodies.read_options(call) if call.body.strip() else _asked(call))
 
 
-def options_of(raw: Obj, call: Call) -> Options:
-    """Given options, completed by parameters of the URL."""
-    query = call.query
+def options_of(raw: Obj) -> Options:
+    """Options in a form that can be worked with; impossible ones are refused."""
     grace = raw.get("gracePeriodSeconds")
-    if grace is None:
-        grace = call.number("gracePeriodSeconds")
-    policy = raw.get("propagationPolicy") or query.get("propagationPolicy", "")
+    policy = raw.get("propagationPolicy") or ""
     orphan = raw.get("orphanDependents")
-    if orphan is None and "orphanDependents" in query:
-        orphan = call.flag("orphanDependents")
     found = []
     if policy and orphan is not None:
         text = "orphanDependents and deletionPropagation cannot be both set"
         found.append(faults.invalid("propagationPolicy", policy, text))
     if policy and policy not in POLICIES:
         found.append(faults.unsupported("propagationPolicy", policy, (*POLICIES, "nil")))
+    dry = raw.get("dryRun") or []
+    if dry not in ([], ["All"]):
+        found.append(faults.unsupported("dryRun", dry, ("All",)))
     if found:
         raise refusals.invalid_options("DeleteOptions", found)
     if orphan is not None:
@@ -81,9 +84,22 @@ def options_of(raw: Obj, call: Call) -> Options:
         policy=policy,
         uid=conditions.get("uid") or "",
         version=conditions.get("resourceVersion") or "",
-        dry_run=bool(raw.get("dryRun")) or call.dry_run,
+        dry_run=bool(dry),
         raw=raw,
     )
+
+
+def _asked(call: Call) -> Obj:
+    raw: Obj = {}
+    if "gracePeriodSeconds" in call.query:
+        raw["gracePeriodSeconds"] = call.number("gracePeriodSeconds")
+    if "propagationPolicy" in call.query:
+        raw["propagationPolicy"] = call.query["propagationPolicy"]
+    if "orphanDependents" in call.query:
+        raw["orphanDependents"] = call.flag("orphanDependents")
+    if call.dry_run:
+        raw["dryRun"] = ["All"]
+    return raw
 
 
 class Deleter:
@@ -157,10 +173,11 @@ class Deleter:
         marked = meta.get("deletionTimestamp")
         if not marked or (graceful and grace < (meta.get("deletionGracePeriodSeconds") or 0)):
             end = times.parse(scene.now) + dt.timedelta(seconds=grace)
-            if not marked and "generation" in meta:
-                meta["generation"] += 1
             meta["deletionTimestamp"] = times.format_time(end)
-            meta["deletionGracePeriodSeconds"] = grace
+            if served.storage not in SELF_MARKED:
+                meta["deletionGracePeriodSeconds"] = grace
+                if not marked and "generation" in meta:
+                    meta["generation"] += 1
         if obj != old:
             entry = await self._write(served, entry, obj, "MODIFIED", options)
         if not released(served, obj):
@@ -173,6 +190,8 @@ class Deleter:
         return await self._writer.commit(served, entry, kind, obj, dry_run=options.dry_run)
 
     def _finalizers(self, served: Served, meta: Obj, options: Options) -> None:
+        if served.storage in UNCOLLECTED:
+            return
         policy = options.policy or served.rules.default_policy
         wanted = {"Orphan": ORPHAN, "Foreground": FOREGROUND}.get(policy, "")
         have = meta.get("finalizers") or []
@@ -193,10 +212,13 @@ class Deleter:
             ("UID", options.uid, meta["uid"]),
             ("ResourceVersion", options.version, meta["resourceVersion"]),
         ):
-            if wanted and wanted != have:
+            if not wanted or wanted == have:
+                continue
+            if served.storage in SELF_MARKED:
                 raise refusals.conflict(
                     served.kind.resource,
                     name,
                     f"Precondition failed: {what} in precondition: {wanted},"
                     f" {what} in object meta: {have}",
                 )
+            raise refusals.not_meant(served.kind.resource, name, what, wanted, have)

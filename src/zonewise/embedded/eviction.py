@@ -21,8 +21,8 @@ from zonewise.embedded.call import Answer, Call, User, encode_status
 from zonewise.embedded.deleting import Deleter, Options, options_of
 from zonewise.embedded.paths import Target
 from zonewise.embedded.registry import Registry, Served
-from zonewise.embedded.state import State
 from zonewise.embedded.rules.budgets import NOT_COUNTED
+from zonewise.embedded.state import State
 from zonewise.embedded.writing import Writer
 
 Obj = dict[str, Any]
@@ -55,7 +55,7 @@ class Evictions:
         """POST to ``eviction``."""
         eviction = await self._writer.admit(call, served, target, _read(call, target))
         wishes = dict(eviction.get("deleteOptions") or {})
-        options = options_of(wishes, call)
+        options = options_of({**wishes, "dryRun": ["All"]} if call.dry_run else wishes)
         pod = self._pod(served, target)
         if self._asks(pod):
             budgets = self._budgets(pod)

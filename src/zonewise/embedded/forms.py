@@ -78,6 +78,9 @@ class Whole:
         )
 
 
+HIDDEN = {"apps/daemonsets": "deprecated.daemonset.template.generation"}
+
+
 class _Metadata(msgspec.Struct, gc=False):
     metadata: msgspec.Raw
 
@@ -91,9 +94,14 @@ def metadata_of(raw: bytes) -> bytes:
 
 
 class Partial:
-    """Metadata alone."""
+    """Metadata alone.
 
-    def __init__(self, version: str) -> None:
+    ``hidden`` is an annotation that a real server makes of another field when it shows the whole
+    object, and only then.
+    """
+
+    def __init__(self, version: str, hidden: str = "") -> None:
+        self._hidden = hidden
         self._head = (
             f'{{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/{version}","metadata":'
         ).encode()
@@ -103,7 +111,17 @@ class Partial:
 
     def one(self, entry: Entry) -> bytes:
         """The object's metadata."""
-        return self._head + metadata_of(entry.raw) + b"}"
+        return self._head + self._metadata(entry.raw) + b"}"
+
+    def _metadata(self, raw: bytes) -> bytes:
+        if not self._hidden or self._hidden.encode() not in raw:
+            return metadata_of(raw)
+        meta = msgspec.json.decode(metadata_of(raw))
+        notes = meta.get("annotations", {})
+        notes.pop(self._hidden, None)
+        if not notes:
+            meta.pop("annotations", None)
+        return msgspec.json.encode(meta)
 
     def many(self, entries: Sequence[Entry], meta: Obj) -> bytes:
         """The list of the objects' metadata."""
@@ -152,4 +170,4 @@ class Forms:
             return Whole(served)
         if wanted.form == "Table":
             return self._table(served, include or "Metadata", wanted.version)
-        return Partial(wanted.version)
+        return Partial(wanted.version, HIDDEN.get(served.storage, ""))

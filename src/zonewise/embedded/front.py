@@ -20,6 +20,8 @@ from zonewise.embedded.registry import Registry, Served
 Verb = Callable[[Call, Served, Target], Awaitable[Answer]]
 Page = Callable[[Call], Answer]
 
+ABOUT_ONE = frozenset({"create", "update", "patch"})
+"""Verbs that concern one object; the name of a new one is not in the path."""
 AUTHENTICATED = "system:authenticated"
 
 
@@ -69,6 +71,8 @@ class Front:
                     content_type="text/plain; charset=utf-8",
                 )
             return page
+        if call.method == "HEAD":
+            raise refusals.method_not_allowed()
         served = self._registry.at(target.group, target.version, target.plural)
         if served is None:
             return self._unknown(target)
@@ -85,6 +89,8 @@ class Front:
                 self._subresources.get(("*", target.subresource), {})
             )
             verb = verbs.get(act.verb)
+        elif bool(target.name) is (act.verb == "create") and act.verb in ABOUT_ONE:
+            verb = None
         elif act.verb == "create" and served.storage in self._questions:
             verb = self._questions[served.storage]
         elif act.verb in served.kind.verbs:

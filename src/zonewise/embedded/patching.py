@@ -30,7 +30,7 @@ class Patcher:
     ) -> Written:
         """Carry out whichever patch the request is."""
         format = negotiation.patch_format(call.headers.get("content-type", ""))
-        _check_options(call, format)
+        check_options(call, format)
         if format == "apply":
             return await self._apply(call, served, target, subresource)
         if format == "strategic" and served.custom:
@@ -81,7 +81,7 @@ class Patcher:
                 raise refusals.invalid_patch(_text(patch), str(error)) from None
             if not isinstance(result, dict) or not isinstance(result.get("metadata"), dict):
                 raise refusals.invalid_patch(_text(result), "the outcome is no object")
-            return bodies.accept(call, served, result)
+            return bodies.accept(call, served, result, obj)
 
         return patched
 
@@ -149,7 +149,8 @@ def _read(call: Call, shape: type) -> Any:
     return patch
 
 
-def _check_options(call: Call, format: str) -> None:
+def check_options(call: Call, format: str) -> None:
+    """Refuse parameters that make no sense for this patch."""
     if format == "apply":
         if not call.query.get("fieldManager"):
             fault = faults.required("fieldManager", "is required for apply patch")

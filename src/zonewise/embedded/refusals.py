@@ -172,6 +172,30 @@ def conflict(
     )
 
 
+def unversioned(resource: Resource, name: str) -> Invalid:
+    """An update that does not say what it updates, of a kind that insists."""
+    cause = faults.invalid("metadata.resourceVersion", 0, "must be specified for an update")
+    message = f'{resource.qualified} "{name}" is invalid: {cause.field}: {cause.message}'
+    return Invalid(_status(422, "Invalid", message, resource=resource, name=name, causes=[cause]))
+
+
+def not_meant(resource: Resource, name: str, what: str, wanted: str, have: str) -> Conflict:
+    """A deletion whose preconditions do not hold; here a real server names the kind itself."""
+    became = "deleted and then recreated" if what == "UID" else "modified"
+    qualified = f"{resource.kind}.{resource.group}" if resource.group else resource.kind
+    return Conflict(
+        Status(
+            status="Failure",
+            code=409,
+            reason="Conflict",
+            message=f'Operation cannot be fulfilled on {qualified} "{name}": the {what} in the'
+            f" precondition ({wanted}) does not match the {what} in record ({have}). The object"
+            f" might have been {became}",
+            details=StatusDetails(name=name, group=resource.group, kind=resource.kind),
+        )
+    )
+
+
 def expired(message: str) -> Gone:
     """The version asked for is no longer kept."""
     return Gone(_status(410, "Expired", message))

@@ -10,11 +10,11 @@ import msgspec
 from zonewise.api import faults, selector, times
 from zonewise.api.errors import Status
 from zonewise.api.meta import LabelSelector
-from zonewise.embedded import bodies, plugins, refusals
+from zonewise.embedded import bodies, negotiation, ownership, plugins, refusals
 from zonewise.embedded.admission import Face
 from zonewise.embedded.call import Answer, Call, encode_status
 from zonewise.embedded.front import Verb
-from zonewise.embedded.patching import Patcher
+from zonewise.embedded.patching import Patcher, check_options
 from zonewise.embedded.paths import Target
 from zonewise.embedded.reading import Reader
 from zonewise.embedded.registry import Registry, Served
@@ -155,8 +155,42 @@ class Subresources:
 
     async def patch_scale(self, call: Call, served: Served, target: Target) -> Answer:
         """PATCH of ``scale``."""
+        if negotiation.patch_format(call.headers.get("content-type", "")) == "apply":
+            return await self._apply_scale(call, served, target)
         change = self._patcher.plain_change(call)
         return await self._rescale(call, served, target, change, again=True)
+
+    async def _apply_scale(self, call: Call, served: Served, target: Target) -> Answer:
+        """An apply of ``scale`` is one of the object with nothing but its size."""
+        check_options(call, "apply")
+        scale = bodies.parse_yaml(call.body)
+        if (scale.get("apiVersion"), scale.get("kind")) != ("autoscaling/v1", "Scale"):
+            raise refusals.bad_request("an apply of scale takes a Scale of autoscaling/v1")
+        replicas = (scale.get("spec") or {}).get("replicas")
+        resource = served.kind.resource
+        config: Obj = {
+            "apiVersion": resource.api_version,
+            "kind": resource.kind,
+            "metadata": {"name": target.name},
+        }
+        if replicas is not None:
+            _put(config, served.rules.scale_paths[0], _size(target.name, replicas))
+
+        def scaled(obj: Obj) -> Obj:
+            return ownership.applied(
+                served,
+                bodies.copied(config),
+                obj,
+                manager=call.query["fieldManager"],
+                now=self._writer.scene(call).now,
+                force=call.flag("force"),
+                subresource="scale",
+            )
+
+        written = await self._writer.change(
+            call, served, target, scaled, subresource="scale", own=False
+        )
+        return self._scaled(call, served, bodies.read_stored(served, written.entry.raw))
 
     async def _rescale(
         self,
@@ -181,12 +215,7 @@ class Subresources:
             return sized(obj, scale)
 
         def sized(obj: Obj, scale: Obj) -> Obj:
-            replicas = (scale.get("spec") or {}).get("replicas", 0)
-            if not isinstance(replicas, int) or replicas < 0:
-                fault = faults.invalid(
-                    "spec.replicas", replicas, "must be greater than or equal to 0"
-                )
-                raise refusals.invalid_scale(target.name, fault)
+            replicas = _size(target.name, (scale.get("spec") or {}).get("replicas", 0))
             _put(obj, served.rules.scale_paths[0], replicas)
             return obj
 
@@ -310,6 +339,13 @@ class Subresources:
 
     def _scaled(self, call: Call, served: Served, obj: Obj) -> Answer:
         return self._reader.answer(call, bodies.encode_plain(scale_of(served, obj)))
+
+
+def _size(name: str, replicas: Any) -> int:
+    if not isinstance(replicas, int) or replicas < 0:
+        fault = faults.invalid("spec.replicas", replicas, "must be greater than or equal to 0")
+        raise refusals.invalid_scale(name, fault)
+    return replicas
 
 
 def scale_of(served: Served, obj: Obj) -> Obj:

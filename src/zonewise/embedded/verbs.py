@@ -53,6 +53,7 @@ class Verbs:
     async def update(self, call: Call, served: Served, target: Target) -> Answer:
         """PUT."""
         obj = bodies.read(call, served)
+        self._writer.check_identity(served, target, obj["metadata"])
         try:
             written = await self._writer.change(
                 call, served, target, lambda _: bodies.copied(obj), again=False
@@ -71,6 +72,7 @@ class Verbs:
     async def update_status(self, call: Call, served: Served, target: Target) -> Answer:
         """PUT of the status subresource."""
         obj = bodies.read(call, served)
+        self._writer.check_identity(served, target, obj["metadata"])
         written = await self._writer.change(
             call,
             served,
@@ -102,12 +104,12 @@ class Verbs:
         deleted = []
         for entry in entries:
             try:
-                one = await self._deleter.delete(
+                await self._deleter.delete(
                     call, served, entry.namespace, entry.name, options, named=False
                 )
             except NotFound:
                 continue
-            deleted.append(one.entry)
+            deleted.append(entry)
         return self._reader.listed(call, served, deleted)
 
     def _written(self, call: Call, served: Served, written: Written) -> Answer:

@@ -96,8 +96,6 @@ class Writer:
         """Store a new object; ``own`` as in ``change``."""
         meta = obj.setdefault("metadata", {})
         self._check_place(served, target, meta)
-        if meta.get("resourceVersion"):
-            raise refusals.bad_request(refusals.VERSION_OF_NEW)
         scene = self.scene(call)
         base = meta.get("generateName", "")
         generated = bool(base) and not meta.get("name")
@@ -139,13 +137,12 @@ class Writer:
             meta = obj["metadata"]
             if served.kind.resource.namespaced and meta.get("namespace") != namespace:
                 raise refusals.elsewhere()
-            if meta.get("resourceVersion"):
-                raise refusals.plain_failure(refusals.VERSION_OF_NEW)
         if not meta.get("name") and meta.get("generateName"):
             meta["name"] = metadata.generated_name(meta["generateName"], self._choose)
         attributes.name = meta.get("name", "")
         if "status" in served.kind.subresources and not served.rules.takes_status:
             obj.pop("status", None)
+        versioned = bool(meta.get("resourceVersion"))
         metadata.begin(
             obj,
             namespace=namespace if served.kind.resource.namespaced else "",
@@ -168,6 +165,8 @@ class Writer:
         served.rules.warn(obj, None, scene)
         await self._admission.validate(attributes)
         name = meta["name"]
+        if versioned:
+            raise refusals.plain_failure(refusals.VERSION_OF_NEW)
         if self._state.latest(served.storage, namespace, name) is not None:
             raise refusals.already_exists(served.kind.resource, name)
         self._allocate(served, obj, None, scene)
@@ -225,9 +224,9 @@ class Writer:
         old = bodies.read_stored(served, entry.raw)
         obj = change(bodies.read_stored(served, entry.raw))
         meta = obj["metadata"]
-        self._check_identity(served, target, meta)
+        self.check_identity(served, target, meta)
         self._check_version(served, name, meta, old["metadata"], call.method == "PUT")
-        bodies.fill_defaults(served, obj)
+        bodies.fill_defaults(served, obj, old)
         if own:
             ownership.updated(
                 served,
@@ -273,19 +272,22 @@ class Writer:
         kind: EventType = "DELETED" if released(served, obj) else "MODIFIED"
         self._allocate(served, obj, old, scene)
         try:
-            return Written(
-                await self.commit(
-                    served,
-                    entry,
-                    kind,
-                    obj,
-                    dry_run=scene.dry_run,
-                    durable=not (scene.inside and served.storage in UNHURRIED),
-                )
+            written = await self.commit(
+                served,
+                entry,
+                kind,
+                obj,
+                dry_run=scene.dry_run,
+                durable=not (scene.inside and served.storage in UNHURRIED),
             )
         except ApiError:
             served.rules.settled(namespace, name, old)
             raise
+        if kind == "DELETED" and not scene.dry_run:
+            # Who took the last finalizer away sees the object as it was last, at its last version.
+            obj["metadata"]["resourceVersion"] = old["metadata"]["resourceVersion"]
+            return Written(Entry.of(bodies.encode(bodies.to_storage(served, obj)), entry.rv))
+        return Written(written)
 
     async def admit(self, call: Call, served: Served, target: Target, body: Obj) -> Obj:
         """Ask admission about what is posted to a subresource; it may be another one then."""
@@ -386,7 +388,8 @@ class Writer:
         if meta.setdefault("namespace", target.namespace) != target.namespace:
             raise refusals.elsewhere()
 
-    def _check_identity(self, served: Served, target: Target, meta: Obj) -> None:
+    def check_identity(self, served: Served, target: Target, meta: Obj) -> None:
+        """Refuse an object that names itself otherwise than the path does."""
         name = meta.setdefault("name", target.name)
         if name != target.name:
             raise refusals.bad_request(
@@ -407,14 +410,10 @@ class Writer:
         version = meta.get("resourceVersion", "")
         if version in {"", "0"}:
             if put and not served.rules.blind_update:
-                text = "must be specified for an update"
-                fault = faults.invalid("metadata.resourceVersion", 0, text)
-                raise faults.refusal(resource, name, [fault])
+                raise refusals.unversioned(resource, name)
         elif not version.isdigit():
             text = f'strconv.ParseUint: parsing "{version}": invalid syntax'
-            raise faults.refusal(
-                resource, name, [faults.invalid("metadata.resourceVersion", version, text)]
-            )
+            raise refusals.plain_failure(text)
         elif version != before["resourceVersion"]:
             raise refusals.conflict(resource, name)
         meta["resourceVersion"] = before["resourceVersion"]

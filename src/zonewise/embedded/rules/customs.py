@@ -63,7 +63,7 @@ class DefinitionRules(Rules):
         known = spec.get("names") or {}
         found: Faults = []
         name = obj["metadata"].get("name", "")
-        if name != f"{known.get('plural', '')}.{spec.get('group', '')}":
+        if name and name != f"{known.get('plural', '')}.{spec.get('group', '')}":
             text = 'must be spec.names.plural+"."+spec.group'
             found.append(faults.invalid("metadata.name", name, text))
         group = spec.get("group", "")

@@ -90,6 +90,12 @@ class QuotaRules(Rules):
 class LimitRangeRules(Rules):
     """The rules of LimitRanges."""
 
+    def prepare_create(self, obj: Obj, scene: Scene) -> None:
+        """A LimitRange needs no name of its client's choice."""
+        meta = obj["metadata"]
+        if not meta.get("name"):
+            meta["name"] = meta["uid"]
+
     def validate(self, obj: Obj, scene: Scene) -> Faults:
         """What is wrong with limits."""
         found: Faults = []
