@@ -1,0 +1,27 @@
+"""Where things are: zones of nodes and the share of traffic each zone sends. Pure."""
+
+from zonewise.topology.nodes import (
+    CONTROL_PLANE_LABELS,
+    ZONE_LABEL,
+    counts,
+    cpu_milli,
+    is_control_plane,
+    is_ready,
+    zone_of,
+)
+from zonewise.topology.shares import MissingCpu, MissingZone, Shares, Zone, shares_of
+
+__all__ = [
+    "CONTROL_PLANE_LABELS",
+    "ZONE_LABEL",
+    "MissingCpu",
+    "MissingZone",
+    "Shares",
+    "Zone",
+    "counts",
+    "cpu_milli",
+    "is_control_plane",
+    "is_ready",
+    "shares_of",
+    "zone_of",
+]

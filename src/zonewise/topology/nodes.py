@@ -1,0 +1,51 @@
+"""What a node says about its place: whether it counts, its zone, its CPU.
+
+A node counts towards the shares when it is Ready and not part of the control plane. Cordoned and
+tainted nodes count: the pods on them keep sending traffic.
+"""
+
+from __future__ import annotations
+
+from zonewise.api.core import Node
+from zonewise.api.errors import ParseError
+from zonewise.api.quantity import milli
+
+ZONE_LABEL = "topology.kubernetes.io/zone"
+CONTROL_PLANE_LABELS = (
+    "node-role.kubernetes.io/control-plane",
+    "node-role.kubernetes.io/master",
+)
+
+
+def zone_of(node: Node) -> str:
+    """The zone of a node, "" if its label is missing or empty."""
+    return node.metadata.labels.get(ZONE_LABEL, "")
+
+
+def is_ready(node: Node) -> bool:
+    """Whether the node reports Ready."""
+    return any(
+        condition.type == "Ready" and condition.status == "True"
+        for condition in node.status.conditions
+    )
+
+
+def is_control_plane(node: Node) -> bool:
+    """Whether the node has a role label of the control plane, of any value."""
+    return any(label in node.metadata.labels for label in CONTROL_PLANE_LABELS)
+
+
+def counts(node: Node) -> bool:
+    """Whether the node is expected to send traffic."""
+    return is_ready(node) and not is_control_plane(node)
+
+
+def cpu_milli(node: Node) -> int:
+    """Allocatable CPU in thousandths of a core; 0 if it is missing, negative or not a quantity."""
+    text = node.status.allocatable.get("cpu")
+    if text is None:
+        return 0
+    try:
+        return max(0, milli(text))
+    except ParseError:
+        return 0

@@ -1,0 +1,147 @@
+"""How much of all traffic each zone is expected to send.
+
+A zone's share is the allocatable CPU of its counting nodes divided by that of all. It is kept as
+two whole numbers, a weight and the sum of weights, so that whoever compares with a limit
+multiplies integers instead of rounding: on the boundary every comparison is exact and the same
+on every machine.
+
+Nodes that do not tell enough are not guessed away in silence. ``Shares`` then carries a reason why
+nothing may be decided with them. It names the first such node (by name, so that the same cluster
+gives the same text) and says how many more there are; the zones are what the other nodes tell, for
+reports. What is done is a setting:
+
+* ``missing_zone``: ``disable`` lets nobody decide; ``skip-node`` leaves the node out.
+* ``missing_cpu``: ``disable`` lets nobody decide; ``equal`` makes every counting node weigh one
+  core as soon as one does not say its CPU. Mixing cores with guesses would favour one or other.
+
+Shares are a value: a shell compares the new with the old one and looks at its Services only if
+they differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from fractions import Fraction
+from types import MappingProxyType
+
+from zonewise.api.core import Node
+from zonewise.api.reason import Reason
+from zonewise.topology.nodes import ZONE_LABEL, counts, cpu_milli, zone_of
+
+CORE_MILLI = 1000
+
+
+class MissingCpu(Enum):
+    """What a counting node without allocatable CPU means."""
+
+    DISABLE = "disable"
+    EQUAL = "equal"
+
+
+class MissingZone(Enum):
+    """What a counting node without a zone means."""
+
+    DISABLE = "disable"
+    SKIP_NODE = "skip-node"
+
+
+@dataclass(frozen=True, slots=True)
+class Zone:
+    """One zone: its counting nodes, their CPU, and the weight its share is made of."""
+
+    name: str
+    nodes: int
+    cpu_milli: int
+    weight: int
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """The zones that send traffic, by name; with a reason, nothing may be decided with them."""
+
+    zones: tuple[Zone, ...] = ()
+    reason: Reason | None = None
+    weights: Mapping[str, int] = field(init=False, repr=False, compare=False)
+    total: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        ordered = tuple(sorted(self.zones, key=lambda zone: zone.name))
+        weights = {zone.name: zone.weight for zone in ordered}
+        object.__setattr__(self, "zones", ordered)
+        object.__setattr__(self, "weights", MappingProxyType(weights))
+        object.__setattr__(self, "total", sum(weights.values()))
+
+    def share(self, zone: str) -> Fraction:
+        """The part of all traffic that starts in a zone."""
+        return Fraction(self.weights.get(zone, 0), self.total or 1)
+
+
+def shares_of(
+    nodes: Iterable[Node],
+    *,
+    missing_cpu: MissingCpu = MissingCpu.DISABLE,
+    missing_zone: MissingZone = MissingZone.DISABLE,
+) -> Shares:
+    """The shares of a cluster, or of the part of it that the caller selected."""
+    counting = sorted((node for node in nodes if counts(node)), key=lambda node: node.metadata.name)
+    placed = [(node.metadata.name, zone_of(node), cpu_milli(node)) for node in counting]
+    zoneless = [name for name, zone, _ in placed if not zone]
+    unknown = [name for name, zone, cpu in placed if zone and not cpu]
+    equal = bool(unknown) and missing_cpu is MissingCpu.EQUAL
+    found: dict[str, Zone] = {}
+    for _, zone, cpu in placed:
+        if zone:
+            old = found.get(zone) or Zone(zone, 0, 0, 0)
+            weight = old.weight + (CORE_MILLI if equal else cpu)
+            found[zone] = Zone(zone, old.nodes + 1, old.cpu_milli + cpu, weight)
+    reason = None
+    if zoneless and missing_zone is MissingZone.DISABLE:
+        reason = _node_without_zone(zoneless)
+    elif unknown and not equal:
+        reason = _node_without_cpu(unknown)
+    elif len(found) < 2:
+        reason = _too_few_zones(tuple(found))
+    return Shares(tuple(found.values()), reason)
+
+
+def _node_without_zone(names: list[str]) -> Reason:
+    return Reason(
+        code="NodeWithoutZone",
+        message=f"node {names[0]} has no zone label{_more(names)}",
+        object=f"Node/{names[0]}",
+        numbers={"nodes": len(names)},
+        fix=f"Label it with {ZONE_LABEL}, or run with --missing-zone=skip-node.",
+    )
+
+
+def _node_without_cpu(names: list[str]) -> Reason:
+    return Reason(
+        code="NodeWithoutCpu",
+        message=f"node {names[0]} does not report allocatable CPU{_more(names)}",
+        object=f"Node/{names[0]}",
+        numbers={"nodes": len(names)},
+        fix="Let its kubelet report CPU, or run with --missing-cpu=equal.",
+    )
+
+
+def _too_few_zones(zones: tuple[str, ...]) -> Reason:
+    if zones:
+        text = f"all Ready nodes that count are in zone {zones[0]}"
+        return Reason(
+            code="OneZone",
+            message=text,
+            numbers={"zones": 1},
+            fix="Hints need Ready nodes in two zones or more.",
+        )
+    return Reason(
+        code="NoNodes",
+        message="no node outside the control plane is Ready with a zone",
+        numbers={"zones": 0},
+        fix="Hints need Ready nodes in two zones or more.",
+    )
+
+
+def _more(names: list[str]) -> str:
+    return f" (and {len(names) - 1} more)" if len(names) > 1 else ""

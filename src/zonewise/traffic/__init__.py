@@ -1,0 +1,72 @@
+"""Which endpoint for whom: modes, hints, limits and routes. Pure."""
+
+from zonewise.traffic.hints import (
+    HINTED,
+    Decision,
+    Previous,
+    Snapshot,
+    ZoneRow,
+    decide,
+    in_zone_limit,
+    zone_rows,
+)
+from zonewise.traffic.limits import OVERLOAD_ANNOTATION, Limits
+from zonewise.traffic.modes import (
+    HINTS_ANNOTATION,
+    MODE_ANNOTATION,
+    TOPOLOGY_KEYS_ANNOTATION,
+    Mode,
+    Wish,
+    all_local,
+    reachable_from_outside,
+    wish_of,
+)
+from zonewise.traffic.routes import (
+    Flow,
+    Paths,
+    Place,
+    Routes,
+    Rule,
+    Selection,
+    flow,
+    local,
+    nearby,
+    routes,
+)
+from zonewise.traffic.targets import NO_HINT, Hint, Target, as_obeyed, as_written
+
+__all__ = [
+    "HINTED",
+    "HINTS_ANNOTATION",
+    "MODE_ANNOTATION",
+    "NO_HINT",
+    "OVERLOAD_ANNOTATION",
+    "TOPOLOGY_KEYS_ANNOTATION",
+    "Decision",
+    "Flow",
+    "Hint",
+    "Limits",
+    "Mode",
+    "Paths",
+    "Place",
+    "Previous",
+    "Routes",
+    "Rule",
+    "Selection",
+    "Snapshot",
+    "Target",
+    "Wish",
+    "ZoneRow",
+    "all_local",
+    "as_obeyed",
+    "as_written",
+    "decide",
+    "flow",
+    "in_zone_limit",
+    "local",
+    "nearby",
+    "reachable_from_outside",
+    "routes",
+    "wish_of",
+    "zone_rows",
+]

@@ -1,0 +1,164 @@
+"""What a Service asks for: the mode of its hints, its limits, and why it gets none.
+
+Many spellings, one mode. In order, the first that says something decides:
+
+1. annotation ``service.kubernetes.io/topology-aware-hints`` or, if that is absent,
+   ``service.kubernetes.io/topology-mode``: ``Auto`` or ``auto``;
+2. ``spec.trafficPolicy: PreferZone``, which the gate TopologyAwareHints guards;
+3. ``spec.trafficDistribution``: ``PreferClose``, ``PreferSameZone`` or ``PreferSameNode``.
+
+An annotation that is empty or ``Disabled`` says nothing; one that nobody knows says nothing either
+but is told, unless a field decides. Nothing is guessed: ``AUTO`` is not ``Auto``.
+
+Topology keys are another way to choose endpoints, so whoever sets them gets no hints. Neither does
+a Service all of whose paths are Local; with one path that is not, the proxy decides per path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from zonewise.api.core import Service
+from zonewise.api.errors import ParseError
+from zonewise.api.gates import TOPOLOGY_AWARE_HINTS
+from zonewise.api.reason import Reason
+from zonewise.traffic.limits import DEFAULT_LIMITS, OVERLOAD_ANNOTATION, Limits
+
+HINTS_ANNOTATION = "service.kubernetes.io/topology-aware-hints"
+MODE_ANNOTATION = "service.kubernetes.io/topology-mode"
+TOPOLOGY_KEYS_ANNOTATION = "zonewise.io/topology-keys"
+
+_AUTO = ("Auto", "auto")
+_SILENT = ("", "Disabled", "disabled")
+
+
+class Mode(Enum):
+    """How endpoints are hinted."""
+
+    OFF = "Off"
+    AUTO = "Auto"
+    SAME_ZONE = "PreferSameZone"
+    SAME_NODE = "PreferSameNode"
+
+
+_DISTRIBUTIONS = {
+    "PreferClose": Mode.SAME_ZONE,
+    "PreferSameZone": Mode.SAME_ZONE,
+    "PreferSameNode": Mode.SAME_NODE,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a Service asks for; ``reason`` says why it is OFF, and is None otherwise."""
+
+    mode: Mode = Mode.OFF
+    limits: Limits = DEFAULT_LIMITS
+    reason: Reason | None = None
+
+
+def wish_of(service: Service, gates: Mapping[str, bool]) -> Wish:
+    """What a Service asks for."""
+    asked = _asked(service, gates)
+    if asked.mode is Mode.OFF:
+        return asked
+    refusal = _refusal(service)
+    if refusal is not None:
+        return Wish(reason=refusal)
+    text = service.metadata.annotations.get(OVERLOAD_ANNOTATION)
+    if text is None:
+        return asked
+    try:
+        return Wish(asked.mode, Limits.parse(text))
+    except ParseError as error:
+        return Wish(
+            reason=Reason(
+                code="InvalidOverload",
+                message=f"annotation {OVERLOAD_ANNOTATION}: {error}",
+                object=_named(service),
+                fix='Write for example "20%/30%", or remove the annotation.',
+            )
+        )
+
+
+def _asked(service: Service, gates: Mapping[str, bool]) -> Wish:
+    spec, annotations = service.spec, service.metadata.annotations
+    key = HINTS_ANNOTATION if HINTS_ANNOTATION in annotations else MODE_ANNOTATION
+    value = annotations.get(key, "")
+    if value in _AUTO:
+        return Wish(Mode.AUTO)
+    if spec.traffic_policy == "PreferZone" and gates[TOPOLOGY_AWARE_HINTS]:
+        return Wish(Mode.AUTO)
+    distribution = spec.traffic_distribution or ""
+    if distribution in _DISTRIBUTIONS:
+        return Wish(_DISTRIBUTIONS[distribution])
+    if value not in _SILENT:
+        return Wish(reason=_unknown(service, f"annotation {key}", value))
+    if distribution:
+        return Wish(reason=_unknown(service, "spec.trafficDistribution", distribution))
+    if spec.traffic_policy == "PreferZone":
+        return Wish(
+            reason=Reason(
+                code="GateOff",
+                message=f"trafficPolicy PreferZone needs the feature gate {TOPOLOGY_AWARE_HINTS}",
+                object=_named(service),
+                fix=f"Start with --feature-gates {TOPOLOGY_AWARE_HINTS}=true.",
+            )
+        )
+    return Wish(
+        reason=Reason(
+            code="NotAsked",
+            message="the Service does not ask for hints",
+            object=_named(service),
+            fix=f"Set annotation {MODE_ANNOTATION} to Auto, or spec.trafficDistribution.",
+        )
+    )
+
+
+def _refusal(service: Service) -> Reason | None:
+    spec = service.spec
+    if spec.topology_keys or TOPOLOGY_KEYS_ANNOTATION in service.metadata.annotations:
+        return Reason(
+            code="TopologyKeys",
+            message="the Service has topology keys, which exclude hints",
+            object=_named(service),
+            fix="Choose one of the two.",
+        )
+    if all_local(service):
+        return Reason(
+            code="LocalPolicy",
+            message="every path to the Service stays on the client's node",
+            object=_named(service),
+            fix="Set a traffic policy other than Local on one path.",
+        )
+    return None
+
+
+def all_local(service: Service) -> bool:
+    """Whether no path to the Service leaves the node that a packet is on."""
+    spec = service.spec
+    if spec.traffic_policy == "Local":
+        return True
+    outside = not reachable_from_outside(service) or spec.external_traffic_policy == "Local"
+    return spec.internal_traffic_policy == "Local" and outside
+
+
+def reachable_from_outside(service: Service) -> bool:
+    """Whether packets may come from outside of the cluster."""
+    return service.spec.type in ("NodePort", "LoadBalancer") or bool(service.spec.external_ips)
+
+
+def _unknown(service: Service, where: str, value: str) -> Reason:
+    return Reason(
+        code="UnknownMode",
+        message=f"{where} has a value that is not known here: {value[:64]!r}",
+        object=_named(service),
+        fix="Known are Auto in the annotation; PreferClose, PreferSameZone and PreferSameNode"
+        " in spec.trafficDistribution.",
+    )
+
+
+def _named(service: Service) -> str:
+    return f"Service/{service.metadata.namespace}/{service.metadata.name}"

@@ -1,0 +1,104 @@
+"""Why a Service has no hints: one function per reason, each with numbers and a remedy."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from zonewise.api.reason import Reason
+from zonewise.topology import ZONE_LABEL, Shares
+from zonewise.traffic.limits import Limits
+from zonewise.traffic.targets import Target
+
+
+def not_asked() -> Reason:
+    """Nobody asked for hints."""
+    return Reason(code="NotAsked", message="the Service does not ask for hints")
+
+
+def no_endpoints() -> Reason:
+    """Nothing to hint."""
+    return Reason(
+        code="NoEndpoints",
+        message="no endpoint is ready",
+        numbers={"endpoints": 0},
+        fix="Hints come with the first ready endpoints.",
+    )
+
+
+def endpoint_without_zone(targets: list[Target]) -> Reason:
+    """Some endpoints are nowhere."""
+    first, more = targets[0], len(targets) - 1
+    others = f" (and {more} more)" if more else ""
+    if first.node:
+        return Reason(
+            code="EndpointWithoutZone",
+            message=f"endpoint {first.name} has no zone: node {first.node} has no zone label"
+            + others,
+            object=f"Node/{first.node}",
+            numbers={"endpoints": len(targets)},
+            fix=f"Label the node with {ZONE_LABEL}.",
+        )
+    return Reason(
+        code="EndpointWithoutZone",
+        message=f"endpoint {first.name} has no zone: it is on no node{others}",
+        object=f"Endpoint/{first.name}",
+        numbers={"endpoints": len(targets)},
+        fix="Remove it, or run it on a node that has a zone.",
+    )
+
+
+def foreign_endpoint(targets: list[Target]) -> Reason:
+    """Hints are there, and somebody else's endpoint makes proxies ignore them."""
+    return Reason(
+        code="ForeignEndpoint",
+        message=f"endpoint {targets[0].name} is in a slice that somebody else writes and has no"
+        " hint, so proxies ignore all hints",
+        object=f"Endpoint/{targets[0].name}",
+        numbers={"endpoints": len(targets)},
+        fix="Give it a zone hint, mark it not ready, or remove that slice.",
+    )
+
+
+def too_few(shares: Shares, limits: Limits, endpoints: int, *, fewer_than_zones: bool) -> Reason:
+    """The endpoints cannot be divided so that every zone is within the limits."""
+    zones, enough = len(shares.weights), limits.enough(shares, endpoints)
+    numbers: dict[str, int | float | str] = {
+        "endpoints": endpoints,
+        "zones": zones,
+        "needed": enough,
+    }
+    fix = f"Scale to {enough} endpoints."
+    if fewer_than_zones:
+        text = f"fewer endpoints than zones ({endpoints} endpoints, {zones} zones)"
+        code = "TooFewEndpoints"
+    else:
+        overload, zone = best_overload(shares, endpoints)
+        numbers |= {"overload": str(overload), "limitPercent": limits.add}
+        code = "Overload"
+        text = (
+            f"{endpoints} endpoints cannot serve {zones} zones evenly: at best those of zone {zone}"
+            f" get {_percent(overload)} more traffic than the average, allowed is below"
+            f" {limits.add} %"
+        )
+        fix += f" Or allow more overload with the annotation zonewise.io/overload, now {limits}."
+    return Reason(
+        code=code, message=f"{text}: needs {enough}, has {endpoints}", numbers=numbers, fix=fix
+    )
+
+
+def best_overload(shares: Shares, endpoints: int) -> tuple[Fraction, str]:
+    """The lowest worst overload any distribution has, and its zone; endpoints >= zones."""
+    count = dict.fromkeys(shares.weights, 1)
+
+    def load(zone: str) -> Fraction:
+        return Fraction(shares.weights[zone], count[zone])
+
+    for _ in range(endpoints - len(count)):
+        count[max(count, key=load)] += 1
+    worst = max(count, key=load)
+    return load(worst) * endpoints / shares.total - 1, worst
+
+
+def _percent(part: Fraction) -> str:
+    """Rounded up, so that it never reads as if it were allowed."""
+    return f"{-(-part * 100 // 1)} %"

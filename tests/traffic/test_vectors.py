@@ -1,0 +1,209 @@
+"""What upstream decided, and what we decide, on the recorded clusters and lives.
+
+Both files are explained in docs/design/004-hints.md.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.traffic.clusters import NOTHING, fresh, overloads, per_zone
+
+from zonewise.api import Node, convert
+from zonewise.topology import Shares, Zone, shares_of
+from zonewise.traffic import Decision, Mode, Previous, Snapshot, Target, Wish, decide, flow
+
+VECTORS = Path(__file__).parents[1] / "vectors"
+WISH = Wish(Mode.AUTO)
+ADD, DROP = Fraction(20, 100), Fraction(30, 100)
+ROUNDING = Fraction(2, 10**6)
+
+
+def lines(name: str) -> Iterator[dict[str, Any]]:
+    """The values of a compressed file of lines."""
+    with gzip.open(VECTORS / name, "rt", encoding="utf-8") as file:
+        yield from map(json.loads, file)
+
+
+def cluster(row: dict[str, Any]) -> Snapshot:
+    """One line of hints.jsonl."""
+    zones = tuple(Zone(name, 1, cpu, cpu) for name, cpu in row["cpu_milli"].items())
+    targets = tuple(
+        Target(f"10.0.{n >> 8}.{n & 255}", zone=zone)
+        for n, zone in enumerate(row["endpoint_zones"])
+    )
+    return Snapshot(WISH, Shares(zones), targets)
+
+
+def test_clusters_without_hints() -> None:
+    """Hints are given exactly where below 20 % is reachable, and beat upstream's in-zone part."""
+    ours: list[Fraction] = []
+    theirs: list[float] = []
+    for row in lines("hints.jsonl.gz"):
+        view = cluster(row)
+        if len(view.shares.zones) < 2:
+            pytest.fail("a cluster of one zone")
+        decision = fresh(view)
+        assert decision.hinted == row["expect_hinted"], row
+        if not decision.hinted:
+            continue
+        assert len(decision.hints) == len(view.targets)
+        assert all(overload < ADD for overload in overloads(view, decision).values()), row
+        result = decision.flow(view)
+        assert result.overload == max(overloads(view, decision).values())
+        if row["upstream"]["hinted"]:
+            ours.append(result.in_zone)
+            theirs.append(row["upstream"]["in_zone"])
+            assert result.in_zone >= Fraction(theirs[-1]) - ROUNDING, row
+    assert len(ours) == 405
+    assert sum(ours) / len(ours) >= Fraction(8074, 10000)
+    assert sum(theirs) / len(theirs) < 0.786
+
+
+def test_the_measures_are_the_recorded_ones() -> None:
+    """In-zone without hints, computed through the routes, is what the file says."""
+    for row in lines("hints.jsonl.gz"):
+        view = cluster(row)
+        assert float(flow(view.targets, view.shares).in_zone) == pytest.approx(
+            row["no_hints_in_zone"], abs=2e-6
+        )
+
+
+@dataclass
+class Tally:
+    """What happened over all lives."""
+
+    steps: int = 0
+    hinted: int = 0
+    moved: int = 0
+    dropped: int = 0
+    added: int = 0
+    in_zone: Fraction = Fraction(0)
+    faults: list[str] = field(default_factory=list)
+    theirs: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def changes(self) -> int:
+        """All changes of the hints of endpoints that were ready and are ready."""
+        return self.moved + self.dropped + self.added
+
+
+def state(step: dict[str, Any]) -> Snapshot:
+    """One state of a life, its nodes read as a cluster gives them."""
+    nodes = [
+        convert(
+            Node,
+            {
+                "metadata": {
+                    "name": node["name"],
+                    "labels": {"topology.kubernetes.io/zone": node["zone"]} if node["zone"] else {},
+                },
+                "status": {
+                    "allocatable": {"cpu": f"{node['cpu_milli']}m"},
+                    "conditions": [{"type": "Ready", "status": str(node["ready"])}],
+                },
+            },
+        )
+        for node in step["nodes"]
+    ]
+    zones = {node["name"]: node["zone"] for node in step["nodes"]}
+    targets = tuple(
+        Target(
+            entry["address"],
+            zone=zones.get(entry["node"], ""),
+            node=entry["node"],
+            ready=entry["ready"],
+            serving=entry["ready"],
+            terminating=entry["terminating"],
+        )
+        for entry in step["endpoints"]
+    )
+    return Snapshot(WISH, shares_of(nodes), targets)
+
+
+@cache
+def lived() -> Tally:
+    """Our hints over all lives."""
+    tally = Tally()
+    for life in lines("churn.jsonl.gz"):
+        previous, before = NOTHING, dict[str, tuple[str, ...]]()
+        for number, step in enumerate(life["steps"]):
+            view = state(step)
+            decision = decide(view, previous)
+            name = f"{life['name']} step {number} {step['event']}"
+            tally.faults += [f"{name}: {fault}" for fault in faults(view, decision, previous, step)]
+            ready = {t.name: decision.hint(t.name).zones for t in view.targets if t.ready}
+            for target in ready.keys() & before.keys():
+                old, new = before[target], ready[target]
+                tally.moved += bool(old and new and old != new)
+                tally.dropped += bool(old and not new)
+                tally.added += bool(new and not old)
+            tally.steps += 1
+            tally.hinted += decision.hinted
+            tally.in_zone += decision.flow(view).in_zone
+            previous, before = decision.after(view), ready
+            assert decide(view, previous).hints == decision.hints, name
+        for key, value in life["upstream"].items():
+            if isinstance(value, dict) and "mean" in value:
+                tally.theirs[key] += value["mean"]
+        tally.theirs["moved"] += sum(step["upstream"]["moved"] for step in life["steps"])
+        tally.theirs["in_zone_sum"] += sum(
+            step["upstream"]["in_zone"]["mean"] for step in life["steps"]
+        )
+    return tally
+
+
+def faults(
+    view: Snapshot, decision: Decision, previous: Previous, step: dict[str, Any]
+) -> Iterator[str]:
+    """What a decision may never do."""
+    allowed = step["allowed"]
+    if allowed == "add" and not decision.hinted:
+        yield "no hints where below 20 % is reachable"
+    if allowed == "none" and decision.hinted:
+        yield "hints where none are allowed"
+    if allowed == "keep" and decision.hinted != previous.hinted:
+        yield "hints came or went between the limits"
+    if not decision.hinted:
+        if decision.hints:
+            yield "some hints"
+        return
+    worst = max(overloads(view, decision).values())
+    if worst > DROP:
+        yield f"overload {float(worst)}"
+    if not previous.hinted and worst >= ADD:
+        yield f"added at {float(worst)}"
+    if set(view.shares.weights) - set(per_zone(decision)):
+        yield "a zone has nothing"
+    if {t.name for t in view.targets if t.ready} != decision.hints.keys():
+        yield "not all ready endpoints, or others, have hints"
+
+
+def test_lives_keep_the_limits() -> None:
+    """Over 1,640 states no limit is broken and no hint is absent that could be there."""
+    tally = lived()
+    assert tally.steps == 1640
+    assert tally.faults == []
+
+
+def test_lives_change_few_hints() -> None:
+    """Hints change at most 0.38 times as often as upstream's, and move 0.23 times as often."""
+    tally = lived()
+    assert Fraction(tally.changes) / Fraction(tally.theirs["hint_changes"]) <= Fraction(38, 100)
+    assert Fraction(tally.moved) / Fraction(tally.theirs["moved"]) <= Fraction(23, 100)
+
+
+def test_lives_keep_traffic_in_zone() -> None:
+    """The mean in-zone part is at least 0.03 above upstream's."""
+    tally = lived()
+    theirs = Fraction(tally.theirs["in_zone_sum"]) / tally.steps
+    assert tally.in_zone / tally.steps >= theirs + Fraction(3, 100)
