@@ -17,6 +17,7 @@ from tests.embedded.rules import recorded
 from tests.embedded.rules.cases import Ask, answer
 
 from zonewise.embedded.call import Call, parse_query
+from zonewise.embedded.rules.podwarnings import pod_warnings
 from zonewise.embedded.server import SYSTEM, ApiServer
 
 NAMESPACE = "rules-a"
@@ -91,11 +92,18 @@ async def listed(ask: Ask, path: str, selector: str) -> list[str]:
 
 
 async def test_fields_of_workloads_can_be_selected(ask: Ask) -> None:
-    """Replica sets by what they run, jobs by their successes, pods by where and how they run."""
+    """Controllers by their replicas, jobs by their successes, pods by where and how they run."""
     jobs = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs"
     assert (await ask("POST", jobs, JOB))[0] == 201
     assert await listed(ask, jobs, "status.successful=0") == ["j"]
     assert await listed(ask, jobs, "status.successful=1") == []
+    assert await listed(ask, f"{CORE}/replicationcontrollers", "status.replicas=0") == []
+    code, refused = await ask(
+        "GET",
+        f"/apis/apps/v1/namespaces/{NAMESPACE}/replicasets?fieldSelector=status.replicas=0",
+        None,
+    )
+    assert (code, refused["reason"]) == (400, "BadRequest")
     assert (await ask("POST", f"{CORE}/pods", POD))[0] == 201
     assert await listed(ask, f"{CORE}/pods", "status.phase=Pending,spec.nodeName=") == ["p"]
     assert await listed(ask, f"{CORE}/pods", "spec.restartPolicy!=Always") == []
@@ -108,6 +116,28 @@ async def test_a_deleted_job_leaves_its_pods(ask: Ask) -> None:
     code, gone = await ask("DELETE", f"{path}/j", None)
     assert code == 200
     assert gone["metadata"]["finalizers"] == ["orphan"]
+
+
+def test_odd_pods_are_warned_of() -> None:
+    """What is old or probably not meant is said in one line each, and plain pods are left alone."""
+    spec = {
+        "containers": [
+            {
+                "name": "c",
+                "image": "x",
+                "env": [{"name": "a", "value": "1"}, {"name": "a", "value": "2"}],
+                "ports": [{"containerPort": 80}, {"containerPort": 80}],
+            }
+        ],
+        "nodeSelector": {"beta.kubernetes.io/os": "linux"},
+    }
+    found = pod_warnings({"metadata": {}, "spec": spec})
+    assert [line.partition(":")[0] for line in found] == [
+        "spec.nodeSelector[beta.kubernetes.io/os]",
+        "spec.containers[0].env[1]",
+        "spec.containers[0].ports[1]",
+    ]
+    assert pod_warnings(POD) == []
 
 
 async def test_annotations_count_as_changes_of_deployments(ask: Ask) -> None:

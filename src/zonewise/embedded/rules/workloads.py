@@ -155,12 +155,6 @@ def _strategy_faults(strategy: Obj, path: str) -> Faults:
 
 
 class _Replicated(Rules):
-    selectable = frozenset({"status.replicas"})
-
-    def fields(self, obj: Obj) -> dict[str, str]:
-        """The values of the selectable fields."""
-        return {"status.replicas": str((obj.get("status") or {}).get("replicas", 0))}
-
     def prepare_create(self, obj: Obj, scene: Scene) -> None:
         """Nothing runs yet."""
         obj["status"] = {"replicas": 0}
@@ -193,6 +187,11 @@ class ReplicationControllerRules(_Replicated):
     """The rules of ReplicationControllers; their pods outlive them unless somebody says no."""
 
     default_policy = "Orphan"
+    selectable = frozenset({"status.replicas"})
+
+    def fields(self, obj: Obj) -> dict[str, str]:
+        """The values of the selectable fields."""
+        return {"status.replicas": str((obj.get("status") or {}).get("replicas", 0))}
 
     def validate(self, obj: Obj, scene: Scene) -> Faults:
         """What is wrong with a ReplicationController."""
