@@ -17,6 +17,7 @@ import click
 
 from zonewise.api.errors import ConfigError
 from zonewise.cli.command import Command
+from zonewise.cli.options import Options
 
 if TYPE_CHECKING:
     from zonewise.api.gates import FeatureGates
@@ -60,7 +61,10 @@ Not there yet: nodes, scheduler and workloads. Pods are stored, nothing runs the
 @click.option(
     "--feature-gates", metavar="A=true,B=false", default="", help="Gates of the sources' fields."
 )
-def command(api_only: bool, data: Path | None, listen: str | None, feature_gates: str) -> int:
+@click.pass_obj
+def command(
+    options: Options, api_only: bool, data: Path | None, listen: str | None, feature_gates: str
+) -> int:
     """Run a cluster on this machine, in one process.
 
     The API server speaks as a Kubernetes 1.36 does, to kubectl and to every client that reads JSON.
@@ -68,8 +72,10 @@ def command(api_only: bool, data: Path | None, listen: str | None, feature_gates
     own; your own kubeconfig is never touched.
     """
     from zonewise.api.gates import FeatureGates
+    from zonewise.runtime.logs import configure
     from zonewise.runtime.process import run
 
+    configure(verbosity=options.verbose, format=options.log_format)
     del api_only  # the API is all there is yet
     host, port = _place(listen)
     gates = FeatureGates.parse(feature_gates)

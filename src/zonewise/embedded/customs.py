@@ -12,8 +12,6 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-import structlog
-
 from zonewise.api.custom import resource_faults
 from zonewise.api.errors import ApiError, NotFound, StatusCause
 from zonewise.api.kinds import Column, Kind, Subresource
@@ -30,6 +28,7 @@ from zonewise.embedded.registry import Conversion, Registry, Served
 from zonewise.embedded.rules.customs import CustomRules
 from zonewise.embedded.state import State
 from zonewise.embedded.writing import Writer
+from zonewise.runtime.logs import logger
 
 Obj = dict[str, Any]
 
@@ -37,7 +36,7 @@ DEFINITIONS = "apiextensions.k8s.io/customresourcedefinitions"
 VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
 RETRY = 1.0
 
-_log = structlog.get_logger(__name__)
+_log = logger("definitions")
 
 
 class Structure:

@@ -18,7 +18,6 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
-import structlog
 
 from zonewise.api import selector, times
 from zonewise.api.errors import ApiError, NotFound
@@ -32,6 +31,7 @@ from zonewise.embedded.paths import Target
 from zonewise.embedded.registry import Registry, Served
 from zonewise.embedded.state import State
 from zonewise.embedded.writing import Writer
+from zonewise.runtime.logs import logger
 
 Obj = dict[str, Any]
 
@@ -43,7 +43,7 @@ RETRY = 1.0
 AUTHORITY = "kube-root-ca.crt"
 CLUSTER_ROLES = "rbac.authorization.k8s.io/clusterroles"
 
-_log = structlog.get_logger(__name__)
+_log = logger("housekeeping")
 
 
 class Housekeeping:

@@ -19,8 +19,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-import structlog
-
 from zonewise.api.errors import ZonewiseError
 from zonewise.embedded.collection import Collection, Matches, Page
 from zonewise.embedded.committer import TYPES, Change, Clock, Committer
@@ -31,10 +29,11 @@ from zonewise.embedded.limits import Limits
 from zonewise.embedded.log import FIRST_RV, RECORD_OVERHEAD, Contents, Log
 from zonewise.embedded.representation import WHOLE, Frames, Representation
 from zonewise.embedded.watchers import STOPPED, Watcher, Watchers
+from zonewise.runtime.logs import logger
 
 Build = Callable[[int], bytes]
 
-_log = structlog.get_logger(__name__)
+_log = logger("state")
 
 
 class _Anything:

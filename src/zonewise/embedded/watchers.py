@@ -23,13 +23,12 @@ from collections.abc import Callable, Sequence
 from math import inf
 from typing import Final
 
-import structlog
-
 from zonewise.embedded.collection import Matches
 from zonewise.embedded.entry import Entry
 from zonewise.embedded.history import Event, History, Trail
 from zonewise.embedded.limits import Limits
 from zonewise.embedded.representation import Frames, Representation, view
+from zonewise.runtime.logs import logger
 
 SLOW: Final = "the watcher fell too far behind"
 STOPPED: Final = "the server is stopping"
@@ -39,7 +38,7 @@ SCAN = 1_024  # events that one poll looks at
 SWEEP = 128  # events between two looks at who is behind
 REPRESENTATIONS = 8  # whose newest chunk is kept, per kind
 
-_log = structlog.get_logger(__name__)
+_log = logger("watches")
 
 
 class Watcher:

@@ -21,8 +21,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-import structlog
-
 from zonewise.api import jsonpatch, jsontext, managed, validation
 from zonewise.api.cel import CompileError
 from zonewise.api.conditions import ConditionFailed
@@ -37,6 +35,7 @@ from zonewise.embedded.state import State
 from zonewise.embedded.webhookcall import Caller, Unanswered
 from zonewise.embedded.webhookmatch import EXEMPT, MUTATING, VALIDATING, Hook, compiled, viewed
 from zonewise.embedded.webhookreview import BadAnswer, Unreadable, Verdict
+from zonewise.runtime.logs import logger
 
 Obj = dict[str, Any]
 Key = tuple[Served, str, str]
@@ -46,7 +45,7 @@ BROKEN_OWNERS = (
     ".metadata.managedFields was in an invalid state after admission; this could be caused by an"
     " outdated mutating admission controller; please fix your requests"
 )
-_log = structlog.get_logger(__name__)
+_log = logger("webhooks")
 
 
 @dataclass(frozen=True, slots=True)
