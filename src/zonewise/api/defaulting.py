@@ -18,21 +18,29 @@ finalizers) is not here.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from zonewise.api.defaultrules import RULES
 from zonewise.api.schema import UNSET, Type
 
-Fill = Callable[[Any], None]
 Object = dict[str, Any]
 
 
-def complete(kind: Type, value: Object) -> Object:
-    """Fill an object in place, and return it."""
+class Fill(Protocol):
+    """Completes a value; of an object, only the fields in which it differs from a complete one."""
+
+    def __call__(self, value: Any, settled: Object | None = None, /) -> None: ...
+
+
+def complete(kind: Type, value: Object, settled: Object | None = None) -> Object:
+    """Fill an object in place, and return it.
+
+    ``settled`` is a complete object, such as the one that is replaced: fields in which the two are
+    equal are complete too, and are not walked.
+    """
     fill = filler(kind)
     if fill is not None:
-        fill(value)
+        fill(value, settled)
     return value
 
 
@@ -82,7 +90,7 @@ def _make(kind: Type) -> Fill:
 def _items(kind: Type) -> Fill:
     step: Fill | None = None
 
-    def fill(value: Any) -> None:
+    def fill(value: Any, _settled: Object | None = None, /) -> None:
         nonlocal step
         if step is None:
             step = filler(kind)
@@ -96,7 +104,7 @@ def _items(kind: Type) -> Fill:
 def _values(kind: Type) -> Fill:
     step: Fill | None = None
 
-    def fill(value: Any) -> None:
+    def fill(value: Any, _settled: Object | None = None, /) -> None:
         nonlocal step
         if step is None:
             step = filler(kind)
@@ -111,7 +119,7 @@ def _one_or_many(kind: Type) -> Fill:
     """A schema, or a list of them, or something else."""
     many = _items(kind)
 
-    def fill(value: Any) -> None:
+    def fill(value: Any, _settled: Object | None = None, /) -> None:
         many([value] if value.__class__ is dict else value)
 
     return fill
@@ -128,7 +136,7 @@ def _object(kind: Type) -> Fill:
     deep = [(name, field) for name, field in kind.fields.items() if _needs(field, set())]
     below: dict[str, Fill] | None = None
 
-    def fill(value: Any) -> None:
+    def fill(value: Any, settled: Object | None = None, /) -> None:
         nonlocal below
         if value.__class__ is not dict:
             return
@@ -144,7 +152,7 @@ def _object(kind: Type) -> Fill:
                 value[name] = copied(given)
         for name, item in value.items():
             fill_item = below.get(name)
-            if fill_item is not None:
+            if fill_item is not None and (settled is None or settled.get(name) != item):
                 fill_item(item)
 
     return fill

@@ -70,11 +70,34 @@ def decode(kind: Type, raw: bytes, *, strict: bool = True) -> Decoded:
         return _examined(kind, read_pairs(raw), strict)
 
 
-def accept(kind: Type, value: dict[str, Any], *, strict: bool = True) -> Decoded:
+def accept(
+    kind: Type,
+    value: dict[str, Any],
+    *,
+    strict: bool = True,
+    tidy_already: dict[str, Any] | None = None,
+) -> Decoded:
     """The same for an object that is decoded already: from YAML, or the result of a patch.
 
-    The value is changed in place where it can be; use the one returned.
+    The value is changed in place where it can be; use the one returned. Fields that are the very
+    objects they are in ``tidy_already``, a tidy object, are left alone.
     """
+    if tidy_already is not None:
+        names = [
+            name
+            for name, item in value.items()
+            if name not in tidy_already or tidy_already[name] is not item
+        ]
+        try:
+            tidied = tidy(kind, {name: value[name] for name in names})
+        except Surprise:
+            return _examined(kind, value, strict)
+        for name in names:
+            if name in tidied:
+                value[name] = tidied[name]
+            else:
+                del value[name]
+        return Decoded(value)
     try:
         return Decoded(tidy(kind, value))
     except Surprise:

@@ -97,8 +97,6 @@ def read(call: Call, served: Served) -> Obj:
     mode = strictness(call)
     resource = served.kind.resource
     into = resource.kind
-    if not call.body and not served.custom:
-        return _checked(served, {})
     try:
         decoded = _decoded(served, call.body, format, mode != "Ignore")
     except (NotJSON, NotYAML) as error:
@@ -138,8 +136,8 @@ def _unpacked(served: Served, body: bytes) -> Obj:
     return {"apiVersion": found.api_version, "kind": found.kind} | value
 
 
-def accept(call: Call, served: Served, value: Obj) -> Obj:
-    """The result of a patch as an object of its kind."""
+def accept(call: Call, served: Served, value: Obj, before: Obj | None = None) -> Obj:
+    """The result of a patch as an object of its kind; ``before`` is what was patched."""
     mode = strictness(call)
     strict = mode != "Ignore"
     kind = served.kind.type
@@ -147,7 +145,8 @@ def accept(call: Call, served: Served, value: Obj) -> Obj:
         if served.custom:
             decoded = validation.accept_custom(kind, kind.fields["metadata"], value, strict=strict)
         else:
-            decoded = validation.accept(kind, value, strict=strict)
+            tidy = before if served.conversion is None else None
+            decoded = validation.accept(kind, value, strict=strict, tidy_already=tidy)
     except WrongType as error:
         raise refusals.invalid_patch(_text(value), str(error)) from None
     complain(call, served, decoded, mode)
@@ -190,11 +189,14 @@ def manager(call: Call) -> str:
     )
 
 
-def fill_defaults(served: Served, obj: Obj) -> None:
-    """Set what is not set and has a default; custom resources had theirs when they were read."""
+def fill_defaults(served: Served, obj: Obj, old: Obj | None = None) -> None:
+    """Set what is not set and has a default; custom resources had theirs when they were read.
+
+    What is as in ``old``, a stored object, has all its defaults.
+    """
     if served.custom:
         return
-    defaulting.complete(served.kind.type, obj)
+    defaulting.complete(served.kind.type, obj, old)
 
 
 def schema_faults(served: Served, obj: Obj, old: Obj | None) -> list[StatusCause]:

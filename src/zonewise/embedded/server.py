@@ -181,6 +181,8 @@ class ApiServer:
         )
         self._http: HttpServer | None = None
         self._tasks: list[asyncio.Task[None]] = []
+        self._second = (0, "")
+        self._listed: dict[str, list[Obj]] = {}
         for kind in ROLE_KINDS:
             for entry in self.state.list(kind).entries:
                 self._grant(kind, entry.namespace, entry.name, entry.raw)
@@ -195,12 +197,13 @@ class ApiServer:
 
     async def boot(self) -> None:
         """Bring up what a fresh cluster has."""
-        for name in NAMESPACES:
-            await self._ensure(
-                {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
-            )
-        for obj in msgspec.json.decode(read_table("bootstrap.json"))["objects"]:
-            await self._ensure(obj)
+        namespaces: list[Obj] = [
+            {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+            for name in NAMESPACES
+        ]
+        given: list[Obj] = msgspec.json.decode(read_table("bootstrap.json"))["objects"]
+        for together in (namespaces, given):  # written at once, they share a commit
+            await asyncio.gather(*map(self._ensure, together))
         await self._ensure(
             {
                 "apiVersion": "v1",
@@ -275,6 +278,7 @@ class ApiServer:
 
     def _observe(self, kind: str, event: Event) -> None:
         entry = event.entry
+        self._listed.pop(kind, None)
         if kind in ROLE_KINDS:
             raw = None if event.type == "DELETED" else entry.raw
             self._grant(kind, entry.namespace, entry.name, raw)
@@ -309,7 +313,12 @@ class ApiServer:
         return bodies.decode_stored(entry.raw) if entry else None
 
     def _every(self, storage: str) -> Iterable[Obj]:
-        return [bodies.decode_stored(entry.raw) for entry in self.state.list(storage).entries]
+        """All objects of one of the few kinds that defaults come from; nobody may change them."""
+        found = self._listed.get(storage)
+        if found is None:
+            entries = self.state.list(storage).entries
+            found = self._listed[storage] = [bodies.decode_stored(entry.raw) for entry in entries]
+        return found
 
     def _slices(self, namespace: str, service: str) -> Iterable[Obj]:
         return [
@@ -322,7 +331,10 @@ class ApiServer:
         return times.from_epoch(self._clock())
 
     def _now(self) -> str:
-        return times.format_time(self._moment())
+        second = int(self._clock())
+        if second != self._second[0]:
+            self._second = (second, times.format_time(times.from_epoch(second)))
+        return self._second[1]
 
     def _uid(self) -> str:
         return str(uuid.UUID(int=self._rng.getrandbits(128), version=4))

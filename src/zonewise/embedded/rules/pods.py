@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from zonewise.api import faults, quantity
+from zonewise.embedded.known import Known
 from zonewise.embedded.rules import podchanges
 from zonewise.embedded.rules.affinity import merge_label_keys
 from zonewise.embedded.rules.base import Faults, Obj, Rules, Scene
@@ -19,6 +20,7 @@ SCARCE = ("cpu", "memory")
 class PodRules(Rules):
     """The rules of Pods."""
 
+    _known = Known()
     graceful = True
     selectable = frozenset(
         {
@@ -108,6 +110,19 @@ class PodRules(Rules):
     def validate(self, obj: Obj, scene: Scene) -> Faults:
         """What is wrong with a pod, new or not."""
         spec, meta = obj["spec"], obj["metadata"]
+        # A volume with a claim of its own is judged by the pod's name too.
+        claims = any(one.get("ephemeral") for one in spec.get("volumes") or ())
+        digest = self._known.digest(
+            spec, meta.get("annotations"), meta.get("name") if claims else None
+        )
+        if digest in self._known:
+            return []
+        found = self._validate(spec, meta)
+        if not found:
+            self._known.add(digest)
+        return found
+
+    def _validate(self, spec: Obj, meta: Obj) -> Faults:
         found = spec_faults(spec, "spec", meta)
         if meta.get("annotations"):
             found += annotation_faults(meta["annotations"], spec, "metadata.annotations")
