@@ -276,8 +276,12 @@ async def test_deletions_can_be_conditional() -> None:
     }
     transport = Recorder(answer({"kind": "Status", "status": "Success"}))
     assert await Client(transport).delete(Pod, "p", "ns", dry_run=True) is None
-    assert transport.body() == {"apiVersion": "v1", "kind": "DeleteOptions"}
-    assert transport.last.query == {"dryRun": "All"}
+    assert transport.body() == {
+        "apiVersion": "v1",
+        "kind": "DeleteOptions",
+        "dryRun": ["All"],
+    }
+    assert transport.last.query == {}
 
 
 async def test_a_refused_eviction_is_an_answer() -> None:

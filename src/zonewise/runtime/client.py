@@ -280,8 +280,10 @@ class Client:
         answer = await self._write(
             "DELETE",
             cls.resource.path(namespace, name),
-            msgspec.json.encode(_delete_options(uid, resource_version, grace_period, propagation)),
-            query={"dryRun": "All"} if dry_run else {},
+            msgspec.json.encode(
+                _delete_options(uid, resource_version, grace_period, propagation, dry_run=dry_run)
+            ),
+            query={},
             repeatable=True,
         )
         return None if _kind(answer.body) == "Status" else _decoded(cls, answer.body)
@@ -297,9 +299,7 @@ class Client:
         dry_run: bool = False,
     ) -> None:
         """Ask to disrupt a pod; a budget that does not allow it now raises ``TooManyRequests``."""
-        options = _delete_options(uid, resource_version, grace_period, None)
-        if dry_run:
-            options["dryRun"] = ["All"]
+        options = _delete_options(uid, resource_version, grace_period, None, dry_run=dry_run)
         body = {
             "apiVersion": "policy/v1",
             "kind": "Eviction",
@@ -394,8 +394,14 @@ class _Kind(Struct):
 
 
 def _delete_options(
-    uid: str | None, version: str | None, grace: int | None, propagation: str | None
+    uid: str | None,
+    version: str | None,
+    grace: int | None,
+    propagation: str | None,
+    *,
+    dry_run: bool,
 ) -> dict[str, Any]:
+    # All in the body: API servers ignore the query of a deletion that has a body.
     options: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions"}
     conditions = {"uid": uid, "resourceVersion": version}
     if present := {name: value for name, value in conditions.items() if value is not None}:
@@ -404,6 +410,8 @@ def _delete_options(
         options["gracePeriodSeconds"] = grace
     if propagation is not None:
         options["propagationPolicy"] = propagation
+    if dry_run:
+        options["dryRun"] = ["All"]
     return options
 
 

@@ -274,7 +274,13 @@ class HttpsResponse:
         return _Chunks(self._raw.content, self._config)
 
     async def close(self) -> None:
-        """Give the connection back, or end it if there is more to come."""
+        """Give the connection back, or end it if there is more to come.
+
+        What is ended is cut: a TLS farewell would wait for a peer that may be gone.
+        """
+        connection = self._raw.connection
+        if connection is not None and connection.transport is not None:
+            connection.transport.abort()
         self._raw.close()
 
 
