@@ -523,6 +523,61 @@ async def old_reviews(bench: Bench) -> None:
     bench.asked("old")
 
 
+async def custom(bench: Bench) -> None:
+    """A custom resource is changed too: pruned, defaulted, and shown in the version asked for."""
+    group = f"{bench.ns}.example.com"
+    spec = {
+        "type": "object",
+        "properties": {
+            "size": {"type": "integer"},
+            "ports": {
+                "type": "array",
+                "items": {
+                    "type": "object",
+                    "properties": {
+                        "port": {"type": "integer"},
+                        "protocol": {"type": "string", "default": "TCP"},
+                    },
+                },
+            },
+        },
+    }
+    schema = {"openAPIV3Schema": {"type": "object", "properties": {"spec": spec}}}
+    versions = [
+        {"name": name, "served": True, "storage": name == "v1", "schema": schema}
+        for name in ("v1", "v1alpha1")
+    ]
+    names = {"plural": "widgets", "singular": "widget", "kind": "Widget", "listKind": "WidgetList"}
+    definition = {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"widgets.{group}"},
+        "spec": {"group": group, "scope": "Namespaced", "names": names, "versions": versions},
+    }
+    definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+    assert (await bench.ask("POST", definitions, definition)).status == 201
+    judge = patch(
+        {"op": "add", "path": "/spec/ports", "value": [{"port": 1, "nonsense": 2}]},
+        {"op": "add", "path": "/spec/unknown", "value": {"deep": 1}},
+    )
+    rules = [rule("configmaps"), rule("widgets", groups=(group,), versions=("v1",))]
+    await bench.hook("adds", judge, mutating=True, more={"looks": allow()}, rules=rules)
+    for version in ("v1", "v1alpha1"):
+        path = f"/apis/{group}/{version}/namespaces/{bench.ns}/widgets"
+        widget = {"apiVersion": f"{group}/{version}", "kind": "Widget", "spec": {"size": 1}}
+        widget["metadata"] = {"name": version}
+        await bench.served(path)
+        made = await bench.ask("POST", path, widget)
+        assert made.status == 201, made
+        await bench.note("read", await bench.ask("GET", f"{path}/{version}"))
+        assert made.body["spec"]["ports"] == [{"port": 1, "protocol": "TCP"}]
+    kinds = [one["kind"] | {"group": ""} for one in bench.stranger.asked["adds"]]
+    asked = [one["requestKind"]["version"] for one in bench.stranger.asked["adds"]]
+    bench.notes.append((kinds, asked))
+    assert asked == ["v1", "v1alpha1"]
+    await bench.ask("DELETE", f"{definitions}/widgets.{group}")
+
+
 async def scaled(bench: Bench) -> None:
     """Of a scale webhooks see the Scale, and may change the number."""
     rules = [rule("configmaps"), rule("deployments/scale", groups=("apps",))]
@@ -717,6 +772,7 @@ SITUATIONS: tuple[Situation, ...] = (
     several,
     exempt,
     old_reviews,
+    custom,
     scaled,
     below,
     moved,

@@ -170,7 +170,18 @@ class Bench:
             await response.close()
         headers = response.headers
         said = headers.getall("Warning", []) if hasattr(headers, "getall") else []
-        return Answer(response.status, json.loads(content), list(said))
+        # A path that is not served yet is answered in plain text.
+        known = content.startswith(b"{")
+        body = json.loads(content) if known else {"message": content.decode()}
+        return Answer(response.status, body, list(said))
+
+    async def served(self, path: str) -> None:
+        """Wait until a path is served."""
+        async with asyncio.timeout(30):
+            while True:
+                if (await self.ask("GET", path)).status == 200:
+                    return
+                await asyncio.sleep(0.05)
 
     async def hook(
         self,
