@@ -67,3 +67,25 @@ async def test_stale_writes_are_conflicts(server: ApiServer) -> None:
     await client.replace(Lease(metadata=made.metadata, spec=LeaseSpec(holder_identity="b")))
     with pytest.raises(Conflict):
         await client.replace(Lease(metadata=made.metadata, spec=LeaseSpec(holder_identity="c")))
+
+
+async def test_binding_schedules_a_pod(server: ApiServer) -> None:
+    """A bound pod has its node, the node's zone, and the condition that says so."""
+    client = Client(LocalTransport(server.handle, OWNER))
+    await client.create(
+        Node(metadata=ObjectMeta(name="n1", labels={"topology.kubernetes.io/zone": "a"}))
+    )
+    account = b'{"metadata":{"name":"default"}}'
+    await client.raw("POST", "/api/v1/namespaces/default/serviceaccounts", body=account)
+    pod = b'{"metadata":{"name":"p"},"spec":{"containers":[{"name":"c","image":"i"}]}}'
+    await client.raw("POST", "/api/v1/namespaces/default/pods", body=pod)
+    binding = b'{"metadata":{"name":"p"},"target":{"kind":"Node","name":"n1"}}'
+    await client.raw("POST", "/api/v1/namespaces/default/pods/p/binding", body=binding)
+    bound = await client.get(Pod, "p", "default")
+    assert bound.spec.node_name == "n1"
+    assert bound.metadata.labels["topology.kubernetes.io/zone"] == "a"
+    assert [(one.type, one.status) for one in bound.status.conditions or ()] == [
+        ("PodScheduled", "True")
+    ]
+    with pytest.raises(Conflict, match="already assigned"):
+        await client.raw("POST", "/api/v1/namespaces/default/pods/p/binding", body=binding)

@@ -433,13 +433,17 @@ class Writer:
                     obj["metadata"]["managedFields"] = managed
             rules.prepare_status(obj, old, scene)
         else:
-            if "status" in served.kind.subresources:
+            if "status" in served.kind.subresources and scene.subresource != "binding":
                 if "status" in old:
                     obj["status"] = old["status"]
                 else:
                     obj.pop("status", None)
             rules.prepare_update(obj, old, scene)
-        if rules.generation and scene.subresource != "status" and rules.changed(obj, old):
+        if (
+            rules.generation
+            and scene.subresource not in {"status", "binding"}
+            and rules.changed(obj, old)
+        ):
             obj["metadata"]["generation"] = old["metadata"].get("generation", 0) + 1
 
     def _faults(self, served: Served, obj: Obj, old: Obj, scene: Scene) -> list[StatusCause]:
