@@ -12,7 +12,7 @@ from pathlib import Path
 
 READY_SECONDS = 60.0
 STOP_SECONDS = 20.0
-MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108 - no disk is worn by tests
+MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 
 
 @contextmanager

@@ -45,7 +45,7 @@ TIMES = frozenset(
         "time",
     }
 )
-DROPPED = frozenset({"uid", "resourceVersion", "creationTimestamp", "managedFields"})
+DROPPED = frozenset({"uid", "resourceVersion", "creationTimestamp", "managedFields", "description"})
 ACCOUNT = frozenset({"serviceAccount", "serviceAccountName"})
 """Set by an admission plugin that the real server here runs without."""
 CHOSEN = frozenset({"clusterIP", "clusterIPs", "nodePort", "healthCheckNodePort", "token"})
