@@ -1,0 +1,474 @@
+"""The decision: both tables of KEP-2433, the safeguards of the docs page, and more scenarios."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import replace
+from fractions import Fraction
+
+import msgspec
+import pytest
+from tests.traffic.clusters import (
+    NOTHING,
+    changed,
+    fresh,
+    moved,
+    overloads,
+    per_zone,
+    shares,
+    snapshot,
+    targets,
+)
+
+from zonewise.api import FeatureGates, ObjectMeta, Reason, Service, ServiceSpec
+from zonewise.topology import Shares, Zone
+from zonewise.traffic import (
+    HINTED,
+    Decision,
+    Hint,
+    Limits,
+    Mode,
+    Place,
+    Previous,
+    Rule,
+    Snapshot,
+    Target,
+    Wish,
+    decide,
+    in_zone_limit,
+    nearby,
+    wish_of,
+    zone_rows,
+)
+
+ON = FeatureGates()
+OFF = FeatureGates({"TopologyAwareHints": False})
+
+
+def service(
+    policy: str | None = None, *, annotations: Mapping[str, str] | None = None, **spec: object
+) -> Service:
+    """A Service named s."""
+    known = msgspec.structs.replace(ServiceSpec(traffic_policy=policy), **spec)
+    meta = ObjectMeta(name="s", namespace="default", annotations=dict(annotations or {}))
+    return Service(metadata=meta, spec=known)
+
+
+def asked(wish: Wish, cpu: tuple[int, ...], endpoints: tuple[int, ...]) -> Decision:
+    """The decision for a wish."""
+    return fresh(replace(snapshot(cpu, endpoints), wish=wish))
+
+
+# KEP-2433, table of controller tests.
+
+
+def test_prefer_zone_with_two_zones_is_hinted() -> None:
+    """Gate on, PreferZone, two zones: hints."""
+    decision = asked(wish_of(service("PreferZone"), ON), (1, 1), (2, 2))
+    assert decision.hinted
+    assert decision.reason.code == HINTED
+
+
+def test_prefer_zone_with_one_zone_is_not() -> None:
+    """Gate on, PreferZone, one zone: no hints, and the reason is the one zone."""
+    reason = Reason(code="OneZone", message="all Ready nodes that count are in zone a")
+    one = Shares((Zone("a", 2, 2000, 2000),), reason)
+    decision = decide(Snapshot(wish_of(service("PreferZone"), ON), one, targets(4)), NOTHING)
+    assert not decision.hinted
+    assert decision.hints == {}
+    assert decision.reason.code == "OneZone"
+
+
+@pytest.mark.parametrize(
+    ("policy", "gates", "code"),
+    [
+        ("Local", ON, "NotAsked"),
+        (None, ON, "NotAsked"),
+        ("PreferZone", OFF, "GateOff"),
+        (None, OFF, "NotAsked"),
+        ("Cluster", ON, "NotAsked"),
+    ],
+)
+def test_other_policies_and_gates(policy: str | None, gates: FeatureGates, code: str) -> None:
+    """Without the gate or without PreferZone nothing is hinted, and existing hints go."""
+    wish = wish_of(service(policy), gates)
+    view = replace(snapshot((1, 1), (2, 2)), wish=wish)
+    hinted = fresh(snapshot((1, 1), (2, 2)))
+    decision = decide(view, hinted.after(view))
+    assert (decision.hinted, decision.hints) == (False, {})
+    assert decision.reason.code == code
+
+
+@pytest.mark.parametrize(
+    ("cpu", "endpoints", "hinted"),
+    [
+        ((1, 1, 1), (1, 1, 0), False),
+        ((1, 1, 1), (1, 1, 1), True),
+        ((1, 1, 1), (2, 1, 1), False),
+        ((1, 1), (2, 2), True),
+        ((1, 1), (4, 0), True),
+        ((2, 1, 1), (2, 1, 1), True),
+        ((98, 100, 101, 103), (100, 100, 100, 100), True),
+    ],
+)
+def test_numbers_of_the_table(
+    cpu: tuple[int, ...], endpoints: tuple[int, ...], hinted: bool
+) -> None:
+    """So many endpoints and zones are hinted, or not, as the table says."""
+    view = snapshot(cpu, endpoints)
+    decision = fresh(view)
+    assert decision.hinted == hinted
+    if hinted:
+        assert max(overloads(view, decision).values()) < Fraction(1, 5)
+
+
+def test_node_removal_without_transition() -> None:
+    """Shares that move within the limits change no hint."""
+    before = snapshot((4, 4, 4), (4, 4, 4))
+    first = fresh(before)
+    after = snapshot((4, 4, 3), (4, 4, 4))
+    assert not Limits().crosses(after.shares, 12, per_zone(first), hinted=True)
+    assert decide(after, first.after(before)) == first
+
+
+def test_node_removal_with_transition() -> None:
+    """Shares that leave a zone above 30 % move as few hints as needed."""
+    before = snapshot((4, 4, 4), (4, 4, 4))
+    first = fresh(before)
+    after = snapshot((8, 4, 4), (4, 4, 4))
+    assert Limits().crosses(after.shares, 12, per_zone(first), hinted=True)
+    second = decide(after, first.after(before))
+    assert per_zone(second) == {"a": 6, "b": 3, "c": 3}
+    assert len(changed(first, second)) == 2
+
+
+def test_additions_that_require_redistribution() -> None:
+    """New endpoints of one zone serve the zone that would be short."""
+    before = snapshot((1, 1), (2, 2))
+    first = fresh(before)
+    after = snapshot((1, 1), (8, 2))
+    second = decide(after, first.after(before))
+    assert max(overloads(after, second).values()) <= Fraction(3, 10)
+    assert changed(first, second) == []
+
+
+def test_removals_that_require_redistribution() -> None:
+    """When a zone loses endpoints another one gives some of its own."""
+    before = snapshot((1, 1), (6, 6))
+    first = fresh(before)
+    after = snapshot((1, 1), (6, 2))
+    second = decide(after, first.after(before))
+    assert per_zone(second) == {"a": 4, "b": 4}
+    assert len(changed(first, second)) == 2
+
+
+# The docs page: safeguards.
+
+
+def test_safeguard_1_too_few_endpoints() -> None:
+    """Fewer endpoints than zones: no hints, and the reason counts both."""
+    reason = fresh(snapshot((1, 1, 1), (1, 1, 0))).reason
+    assert reason.code == "TooFewEndpoints"
+    assert "2 endpoints, 3 zones" in reason.message
+    assert reason.numbers["needed"] == 3
+
+
+def test_safeguard_2_no_balance() -> None:
+    """A zone twice as large, two endpoints: the overload cannot be low enough."""
+    reason = fresh(snapshot((2, 1), (1, 1))).reason
+    assert reason.code == "Overload"
+    assert reason.numbers["overload"] == "1/3"
+    assert reason.numbers["needed"] == 3
+    assert reason.message.endswith("needs 3, has 2")
+
+
+def test_safeguard_3_a_node_tells_too_little() -> None:
+    """Shares with a reason: nothing is hinted, hints that were there go, the reason is theirs."""
+    good = snapshot((1, 1), (2, 2))
+    reason = Reason(code="NodeWithoutZone", message="node n3 has no zone label", object="Node/n3")
+    bad = replace(good, shares=Shares(good.shares.zones, reason))
+    decision = decide(bad, fresh(good).after(good))
+    assert (decision.hinted, decision.hints, decision.reason) == (False, {}, reason)
+    assert Limits().crosses(bad.shares, 4, {"a": 2, "b": 2}, hinted=True)
+    assert not Limits().crosses(bad.shares, 4, {}, hinted=False)
+
+
+def test_safeguard_4_an_endpoint_without_hint() -> None:
+    """One ready endpoint without a hint: a proxy uses all."""
+    hinted = Target("x", hint=Hint(("a",)))
+    chosen = nearby([hinted, Target("y")], Place("a"))
+    assert (chosen.rule, len(chosen.targets)) == (Rule.PARTLY_HINTED, 2)
+
+
+def test_safeguard_5_a_zone_without_hints() -> None:
+    """No hint for this zone: a proxy uses all."""
+    chosen = nearby([Target("x", hint=Hint(("a",)))], Place("d"))
+    assert (chosen.rule, len(chosen.targets)) == (Rule.NOT_FOR_HERE, 1)
+
+
+# Scenarios.
+
+
+def test_one_endpoint_is_lent_to_the_empty_zone() -> None:
+    """2/1/0 in three equal zones: one of zone a's endpoints is for c."""
+    view = snapshot((1, 1, 1), (2, 1, 0))
+    decision = fresh(view)
+    assert per_zone(decision) == {"a": 1, "b": 1, "c": 1}
+    assert len(moved(decision, view)) == 1
+
+
+@pytest.mark.parametrize("count", [1, 2, 4, 5, 8, 11])
+def test_three_equal_zones_cannot_be_served(count: int) -> None:
+    """These numbers of endpoints are refused in three equal zones, wherever they are."""
+    assert not fresh(snapshot((1, 1, 1), (count, 0, 0))).hinted
+
+
+def test_twice_the_cores() -> None:
+    """cpu 2:1:1: own zones at 2/1/1; two endpoints are lent to a at 0/2/2."""
+    view = snapshot((2, 1, 1), (2, 1, 1))
+    assert moved(fresh(view), view) == []
+    view = snapshot((2, 1, 1), (0, 2, 2))
+    assert per_zone(fresh(view)) == {"a": 2, "b": 1, "c": 1}
+
+
+def test_all_endpoints_in_one_of_two_zones() -> None:
+    """4/0 in equal zones: two for each."""
+    assert per_zone(fresh(snapshot((1, 1), (4, 0)))) == {"a": 2, "b": 2}
+
+
+def test_hints_stay_between_the_limits() -> None:
+    """12 endpoints are hinted, 11 keep their hints at 22 %, 8 lose them at 33 %."""
+    start = snapshot((1, 1, 1), (4, 4, 4))
+    first = fresh(start)
+    eleven = snapshot((1, 1, 1), (4, 4, 3))
+    second = decide(eleven, first.after(start))
+    assert second.hinted
+    assert changed(first, second) == []
+    assert not fresh(eleven).hinted
+    eight = snapshot((1, 1, 1), (3, 3, 2))
+    third = decide(eight, second.after(eleven))
+    assert (third.hinted, third.hints) == (False, {})
+    assert third.reason.code == "Overload"
+
+
+def test_hints_stay_between_the_limits_in_two_zones() -> None:
+    """5 endpoints get no hints, 6 that become 5 keep them, 3 lose them."""
+    assert not fresh(snapshot((1, 1), (3, 2))).hinted
+    six = snapshot((1, 1), (3, 3))
+    five = snapshot((1, 1), (3, 2))
+    second = decide(five, fresh(six).after(six))
+    assert second.hinted
+    three = snapshot((1, 1), (2, 1))
+    assert not decide(three, second.after(five)).hinted
+
+
+def test_the_example_of_the_source() -> None:
+    """cpu 20:16:14: 10 endpoints in a are 4/3/3, 5/3/2 moves one, 3 are refused at exactly 20 %."""
+    assert per_zone(fresh(snapshot((20, 16, 14), (10, 0, 0)))) == {"a": 4, "b": 3, "c": 3}
+    view = snapshot((20, 16, 14), (5, 3, 2))
+    decision = fresh(view)
+    assert [decision.hint(name).zones for name in moved(decision, view)] == [("c",)]
+    assert not fresh(snapshot((20, 16, 14), (1, 1, 1))).hinted
+
+
+def test_exactly_twenty_percent_is_never_luck() -> None:
+    """cpu 3:7 with 4 and 2:3 with 3 endpoints are both exactly at the limit, and both refused."""
+    for cpu, endpoints in (((3, 7), (2, 2)), ((2, 3), (1, 2)), ((1, 4), (1, 2))):
+        assert not fresh(snapshot(cpu, endpoints)).hinted
+
+
+def test_no_zone_is_left_empty() -> None:
+    """A small zone gets its minimum from far away; where exactly 20 % is the best, nobody does."""
+    assert not fresh(snapshot((1, 3, 6), (0, 2, 4))).hinted
+    allowed = snapshot((1, 3, 6), (0, 2, 4), limits=Limits(21, 30))
+    assert per_zone(fresh(allowed)) == {"a": 1, "b": 2, "c": 3}
+    assert per_zone(fresh(snapshot((56, 56, 56, 12), (6, 6, 6, 0))))["d"] >= 1
+
+
+def test_400_endpoints() -> None:
+    """Four zones of nearly equal CPU: nothing crosses, and a repeat changes nothing."""
+    view = snapshot((98, 100, 101, 103), (100, 100, 100, 100))
+    decision = fresh(view)
+    assert len(moved(decision, view)) <= 2
+    assert decide(view, decision.after(view)) == decision
+
+
+def test_any_order_gives_the_same_bytes() -> None:
+    """The same input in a hundred orders gives identical hints."""
+    rng = random.Random(7)
+    view = snapshot((7, 3, 5, 2), (9, 0, 4, 11))
+    expected = msgspec.json.encode(sorted_hints(fresh(view)))
+    for _ in range(100):
+        zones, ends = list(view.shares.zones), list(view.targets)
+        rng.shuffle(zones)
+        rng.shuffle(ends)
+        decision = fresh(Snapshot(view.wish, Shares(tuple(zones)), tuple(ends)))
+        assert msgspec.json.encode(sorted_hints(decision)) == expected
+
+
+def sorted_hints(decision: Decision) -> list[tuple[str, tuple[str, ...]]]:
+    """Hints in one order."""
+    return sorted((name, hint.zones) for name, hint in decision.hints.items())
+
+
+def test_a_zone_below_its_minimum_is_corrected_by_one_move() -> None:
+    """Hints 1/3/3 in three equal zones: one endpoint moves."""
+    view = snapshot((1, 1, 1), (1, 3, 3))
+    before = Previous.read(replace(t, hint=Hint((t.zone,))) for t in view.targets)
+    decision = decide(view, before)
+    assert sorted(per_zone(decision).values()) == [2, 2, 3]
+    assert len(moved(decision, view)) == 1
+
+
+def test_hints_appear_by_a_node_event_alone() -> None:
+    """A Service without hints crosses the limit when new nodes make below 20 % reachable."""
+    view = snapshot((1, 1, 1), (2, 1, 1))
+    assert not Limits().crosses(view.shares, 4, {}, hinted=False)
+    grown = snapshot((2, 1, 1), (2, 1, 1))
+    assert Limits().crosses(grown.shares, 4, {}, hinted=False)
+    assert decide(grown, fresh(view).after(view)).hinted
+
+
+def test_endpoints_in_a_zone_without_share_are_given_away() -> None:
+    """Endpoints of a zone with only control-plane nodes serve zones that send traffic."""
+    view = Snapshot(Wish(Mode.AUTO), shares(1, 1), targets(2, 2, 2))
+    decision = fresh(view)
+    assert per_zone(decision) == {"a": 3, "b": 3}
+    assert decide(view, decision.after(view)) == decision
+    more = replace(view, targets=targets(2, 2, 4))
+    assert set(per_zone(decide(more, decision.after(view)))) == {"a", "b"}
+
+
+def test_hints_for_a_lost_zone_wait_for_it() -> None:
+    """While the others stay within the limit, hints for a zone that is gone do not move."""
+    before = snapshot((5, 5, 1), (5, 5, 1))
+    first = fresh(before)
+    lost = snapshot(Shares(before.shares.zones[:2]), (5, 5, 1))
+    assert decide(lost, first.after(before)) == first
+    short = snapshot(Shares(before.shares.zones[:2]), (5, 3, 1))
+    second = decide(short, first.after(before))
+    assert second.hint("c0000").zones == ("b",)
+    assert changed(first, second) == ["c0000"]
+
+
+def test_an_endpoint_without_zone_is_named() -> None:
+    """One ready endpoint without a zone: no hints; the reason names it and its node."""
+    view = snapshot((1, 1), [*targets(2, 2), Target("10.0.0.9", node="n3"), Target("z")])
+    decision = decide(view, fresh(snapshot((1, 1), (2, 2))).after(view))
+    assert (decision.hinted, decision.hints) == (False, {})
+    assert decision.reason.object == "Node/n3"
+    assert "10.0.0.9" in decision.reason.message
+    assert "(and 1 more)" in decision.reason.message
+    nowhere = fresh(snapshot((1, 1), [*targets(2, 2), Target("10.0.0.9")]))
+    assert nowhere.reason.object == "Endpoint/10.0.0.9"
+
+
+def test_endpoints_that_are_not_ready_do_not_count() -> None:
+    """Not ready and terminating endpoints carry no hint and change no number."""
+    view = snapshot((1, 1, 1), (1, 1, 1))
+    dying = Target("t", zone="a", ready=False, terminating=True)
+    waiting = Target("w", ready=False, serving=False)
+    more = replace(view, targets=(*view.targets, dying, waiting))
+    assert fresh(more) == fresh(view)
+
+
+def test_nothing_is_ready() -> None:
+    """Without ready endpoints there is nothing to hint and that is the reason."""
+    assert (
+        fresh(snapshot((1, 1), [Target("t", zone="a", ready=False)])).reason.code == "NoEndpoints"
+    )
+
+
+def test_foreign_endpoints_that_cancel_hints_are_told() -> None:
+    """An unhinted endpoint in somebody else's slice is warned about, one not ready is not."""
+    view = snapshot((1, 1), (2, 2))
+    foreign = (Target("f", zone="a"), Target("g", ready=False), Target("h", hint=Hint(("a",))))
+    decision = fresh(replace(view, foreign=foreign))
+    assert decision.hinted
+    assert [(w.code, w.object) for w in decision.warnings] == [("ForeignEndpoint", "Endpoint/f")]
+    assert fresh(replace(view, foreign=foreign[1:])).warnings == ()
+
+
+def test_same_zone_knows_no_limits() -> None:
+    """5/0/1: every endpoint is for its own zone, whatever the shares are."""
+    view = snapshot((1, 1, 1), (5, 0, 1), mode=Mode.SAME_ZONE)
+    decision = fresh(replace(view, shares=Shares()))
+    assert per_zone(decision) == {"a": 5, "c": 1}
+    assert decision.hinted
+    assert all(not hint.nodes for hint in decision.hints.values())
+
+
+def test_same_node_hints_zone_and_node() -> None:
+    """Endpoints are for their node and zone; without a zone only for the node."""
+    view = snapshot((1, 1), [*targets(1, 1), Target("x", node="n9")], mode=Mode.SAME_NODE)
+    decision = fresh(view)
+    assert decision.hint("a0000") == Hint(("a",), ("node-a",))
+    assert decision.hint("x") == Hint((), ("n9",))
+    assert decision.hinted
+    assert decision.reason.code == "EndpointWithoutZone"
+
+
+def test_same_zone_leaves_endpoints_without_zone_alone() -> None:
+    """An endpoint without a zone has no hint, so proxies ignore hints, and the reason says so."""
+    view = snapshot((1, 1), [*targets(1, 1), Target("x", node="n9")], mode=Mode.SAME_ZONE)
+    decision = fresh(view)
+    assert not decision.hinted
+    assert set(decision.hints) == {"a0000", "b0000"}
+    assert decision.reason.object == "Node/n9"
+
+
+def test_half_written_hints_are_completed_without_a_change() -> None:
+    """A controller that died after some slices starts afresh and keeps what it had written."""
+    view = snapshot((7, 3, 5), (12, 0, 9))
+    whole = fresh(view)
+    for written in (5, 10, 20):
+        some = set(sorted(whole.hints)[:written])
+        half = Previous.read(
+            replace(t, hint=whole.hint(t.name) if t.name in some else Hint()) for t in view.targets
+        )
+        assert not half.hinted
+        again = decide(view, half)
+        assert all(again.hint(name) == whole.hint(name) for name in some)
+        assert again.flow(view) == whole.flow(view)
+
+
+def test_half_written_hints_are_not_added_above_the_limit() -> None:
+    """Hints that no proxy obeyed do not count as being there: 11 endpoints stay without."""
+    view = snapshot((1, 1, 1), (4, 4, 3))
+    half = Previous.read(
+        replace(t, hint=Hint((t.zone,)) if t.zone != "c" else Hint()) for t in view.targets
+    )
+    assert not decide(view, half).hinted
+
+
+def test_hints_for_several_zones_are_replaced() -> None:
+    """A hint that names two zones is not one of this mode; the endpoint gets one."""
+    view = snapshot((1, 1), (2, 2))
+    before = Previous.read(replace(t, hint=Hint(("a", "b"))) for t in view.targets)
+    assert before.hinted
+    assert per_zone(decide(view, before)) == {"a": 2, "b": 2}
+
+
+def test_limits_of_the_service_count() -> None:
+    """40 % allowed: four endpoints in three equal zones are hinted; at 1 % not even seven."""
+    four = snapshot((1, 1, 1), (2, 1, 1), limits=Limits(40, 50))
+    assert fresh(four).hinted
+    assert not fresh(snapshot((1, 1, 1), (3, 2, 2), limits=Limits(1, 1))).hinted
+
+
+def test_rows_and_limit_for_reports() -> None:
+    """Per zone the share, the endpoints there, the minimum, what it gets and its overload."""
+    view = snapshot((1, 1), (6, 3))
+    decision = fresh(view)
+    rows = zone_rows(view, decision)
+    assert [(row.zone, row.endpoints, row.minimum, row.assigned) for row in rows] == [
+        ("a", 6, 4, 5),
+        ("b", 3, 4, 4),
+    ]
+    assert [row.overload for row in rows] == [Fraction(-1, 10), Fraction(1, 8)]
+    assert decision.flow(view).in_zone == Fraction(7, 8)
+    assert in_zone_limit(view) == Fraction(9, 10)
+    bare = replace(decision, hinted=False, hints={})
+    assert [row.overload for row in zone_rows(view, bare)] == [None, None]
+    assert zone_rows(replace(view, shares=Shares()), bare) == ()

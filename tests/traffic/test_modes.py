@@ -1,0 +1,132 @@
+"""What a Service asks for: spellings, precedence, refusals."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+import pytest
+
+from zonewise.api import FeatureGates, ObjectMeta, ParseError, Service, ServiceSpec
+from zonewise.traffic import Limits, Mode, Wish, all_local, wish_of
+
+OLD = "service.kubernetes.io/topology-aware-hints"
+NEW = "service.kubernetes.io/topology-mode"
+OVERLOAD = "zonewise.io/overload"
+GATES = FeatureGates()
+
+
+def service(annotations: Mapping[str, str] | None = None, **spec: object) -> Service:
+    """A Service named s."""
+    return Service(
+        metadata=ObjectMeta(name="s", namespace="x", annotations=dict(annotations or {})),
+        spec=msgspec.structs.replace(ServiceSpec(), **spec),
+    )
+
+
+def code(wish: Wish) -> str:
+    """Why nothing is hinted."""
+    assert wish.mode is Mode.OFF
+    assert wish.reason is not None
+    return wish.reason.code
+
+
+@pytest.mark.parametrize(
+    ("asked", "mode"),
+    [
+        (service({OLD: "auto"}), Mode.AUTO),
+        (service({OLD: "Auto"}), Mode.AUTO),
+        (service({NEW: "Auto"}), Mode.AUTO),
+        (service({NEW: "auto"}), Mode.AUTO),
+        (service({OLD: "Auto", NEW: "Disabled"}), Mode.AUTO),
+        (service(traffic_policy="PreferZone"), Mode.AUTO),
+        (service(traffic_distribution="PreferClose"), Mode.SAME_ZONE),
+        (service(traffic_distribution="PreferSameZone"), Mode.SAME_ZONE),
+        (service(traffic_distribution="PreferSameNode"), Mode.SAME_NODE),
+        (service({NEW: "Auto"}, traffic_distribution="PreferClose"), Mode.AUTO),
+        (service({NEW: "Disabled"}, traffic_distribution="PreferClose"), Mode.SAME_ZONE),
+        (service({NEW: "x.y/z"}, traffic_distribution="PreferClose"), Mode.SAME_ZONE),
+    ],
+)
+def test_spellings(asked: Service, mode: Mode) -> None:
+    """Every spelling of every source is understood, and annotations win over fields."""
+    wish = wish_of(asked, GATES)
+    assert (wish.mode, wish.reason) == (mode, None)
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        (service(), "NotAsked"),
+        (service({OLD: ""}), "NotAsked"),
+        (service({OLD: "Disabled", NEW: "Auto"}), "NotAsked"),
+        (service({NEW: "AUTO"}), "UnknownMode"),
+        (service({NEW: "example.com/mine"}), "UnknownMode"),
+        (service({NEW: "zonewise.io/unheard-of"}), "UnknownMode"),
+        (service(traffic_distribution="PreferFar"), "UnknownMode"),
+        (service({NEW: "Auto"}, topology_keys=("*",)), "TopologyKeys"),
+        (service({NEW: "Auto", "zonewise.io/topology-keys": "*"}), "TopologyKeys"),
+        (service(traffic_policy="PreferZone", topology_keys=("*",)), "TopologyKeys"),
+        (service({NEW: "Auto"}, traffic_policy="Local"), "LocalPolicy"),
+        (service({NEW: "Auto"}, internal_traffic_policy="Local"), "LocalPolicy"),
+        (
+            service(
+                {NEW: "Auto"},
+                type="LoadBalancer",
+                internal_traffic_policy="Local",
+                external_traffic_policy="Local",
+            ),
+            "LocalPolicy",
+        ),
+        (service({NEW: "Auto", OVERLOAD: "20"}), "InvalidOverload"),
+        (service({NEW: "Auto", OVERLOAD: "30%/20%"}), "InvalidOverload"),
+    ],
+)
+def test_refusals(asked: Service, expected: str) -> None:
+    """What excludes hints, or is not understood, gives none, and says which Service it was."""
+    wish = wish_of(asked, GATES)
+    assert code(wish) == expected
+    assert wish.reason is not None
+    assert wish.reason.object == "Service/x/s"
+    assert wish.reason.fix
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        service({NEW: "Auto"}, type="LoadBalancer", external_traffic_policy="Local"),
+        service({NEW: "Auto"}, type="NodePort", internal_traffic_policy="Local"),
+        service({NEW: "Auto"}, external_ips=("192.0.2.1",), internal_traffic_policy="Local"),
+        service({NEW: "Auto"}, internal_traffic_policy="Cluster"),
+    ],
+)
+def test_one_path_that_is_not_local_is_enough(asked: Service) -> None:
+    """Local on some paths only leaves the choice per path to the proxy."""
+    assert not all_local(asked)
+    assert wish_of(asked, GATES).mode is Mode.AUTO
+
+
+def test_gates_guard_the_field_not_the_annotation() -> None:
+    """Without its gate PreferZone asks for nothing; an annotation needs no gate."""
+    off = FeatureGates({"TopologyAwareHints": False})
+    assert code(wish_of(service(traffic_policy="PreferZone"), off)) == "GateOff"
+    assert wish_of(service({NEW: "Auto"}, traffic_policy="PreferZone"), off).mode is Mode.AUTO
+    assert wish_of(service({OLD: "auto"}), off).mode is Mode.AUTO
+
+
+def test_limits_of_the_annotation() -> None:
+    """The annotation's limits are the wish's."""
+    assert wish_of(service({NEW: "Auto", OVERLOAD: "10%/15%"}), GATES).limits == Limits(10, 15)
+    assert wish_of(service({NEW: "Auto"}), GATES).limits == Limits(20, 30)
+    assert str(Limits(1, 100)) == "1%/100%"
+    assert Limits.parse(" 1%/100% ") == Limits(1, 100)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "20", "20%", "20/30", "0%/30%", "31%/30%", "20%/101%", "-1%/5%", "2.5%/5%", "٢%/٣%"],
+)
+def test_bad_limits(text: str) -> None:
+    """Limits are two whole percentages, 1 ≤ add ≤ drop ≤ 100."""
+    with pytest.raises(ParseError):
+        Limits.parse(text)
