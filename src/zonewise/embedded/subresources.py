@@ -10,6 +10,7 @@ import msgspec
 from zonewise.api import faults, selector, times
 from zonewise.api.errors import Status
 from zonewise.api.meta import LabelSelector
+from zonewise.api.resource import Resource
 from zonewise.embedded import bodies, negotiation, ownership, plugins, refusals
 from zonewise.embedded.admission import Face
 from zonewise.embedded.call import Answer, Call, encode_status
@@ -25,6 +26,8 @@ from zonewise.embedded.writing import Writer, Written
 Obj = dict[str, Any]
 
 TOKEN_SECONDS = 3600
+BINDING = Resource("", "v1", "Binding", "pods/binding")
+"""What a refused binding is said to be about."""
 
 
 class Subresources:
@@ -102,15 +105,21 @@ class Subresources:
                 )
             if held.get("deletionTimestamp"):
                 raise refusals.conflict(
-                    pods.kind.resource,
+                    BINDING,
                     target.name,
                     f"pod {target.name} is being deleted, cannot be assigned to a host",
                 )
             if pod["spec"].get("nodeName"):
                 raise refusals.conflict(
-                    pods.kind.resource,
+                    BINDING,
                     target.name,
                     f'pod {target.name} is already assigned to node "{pod["spec"]["nodeName"]}"',
+                )
+            if pod["spec"].get("schedulingGates"):
+                raise refusals.conflict(
+                    BINDING,
+                    target.name,
+                    f"pod {target.name} has non-empty .spec.schedulingGates",
                 )
             pod["spec"]["nodeName"] = node
             held.setdefault("annotations", {}).update(meta.get("annotations") or {})
@@ -129,7 +138,9 @@ class Subresources:
             )
             return pod
 
-        await self._writer.change(call, pods, target, bound, subresource="binding", admitted=True)
+        await self._writer.change(
+            call, pods, target, bound, subresource="binding", admitted=True, own=False
+        )
         return Answer(status=201, body=encode_status(Status(status="Success", code=201)))
 
     async def bind_by_name(self, call: Call, served: Served, target: Target) -> Answer:
