@@ -89,3 +89,28 @@ async def test_binding_schedules_a_pod(server: ApiServer) -> None:
     ]
     with pytest.raises(Conflict, match="already assigned"):
         await client.raw("POST", "/api/v1/namespaces/default/pods/p/binding", body=binding)
+
+
+async def test_creating_by_update_needs_the_permission_to_create(server: ApiServer) -> None:
+    """Who may only update and patch cannot create by PUT or by apply."""
+    owner = Client(LocalTransport(server.handle, OWNER))
+    role = (
+        b'{"metadata":{"name":"changer"},"rules":[{"apiGroups":["coordination.k8s.io"],'
+        b'"resources":["leases"],"verbs":["get","update","patch"]}]}'
+    )
+    binding = (
+        b'{"metadata":{"name":"changer"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io",'
+        b'"kind":"ClusterRole","name":"changer"},"subjects":[{"kind":"User","name":"nobody"}]}'
+    )
+    rbac = "/apis/rbac.authorization.k8s.io/v1"
+    await owner.raw("POST", f"{rbac}/clusterroles", body=role)
+    await owner.raw("POST", f"{rbac}/clusterrolebindings", body=binding)
+    client = Client(LocalTransport(server.handle, NOBODY))
+    lease = Lease(metadata=ObjectMeta(name="l", namespace="default"))
+    with pytest.raises(Forbidden, match="cannot create resource"):
+        await client.replace(lease)
+    with pytest.raises(Forbidden, match="cannot create resource"):
+        await client.apply(Lease, "l", "default", {})
+    await owner.create(lease)
+    applied = await client.apply(Lease, "l", "default", {"spec": {"holderIdentity": "me"}})
+    assert applied.spec.holder_identity == "me"

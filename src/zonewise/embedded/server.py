@@ -26,11 +26,11 @@ from zonewise.api.errors import ApiError
 from zonewise.api.gates import FeatureGates
 from zonewise.api.kinds import Kind, served_kinds
 from zonewise.api.schema import Type
-from zonewise.embedded import bodies
+from zonewise.embedded import bodies, refusals
 from zonewise.embedded.admission import Admission
 from zonewise.embedded.allocation import Allocation
 from zonewise.embedded.authentication import AUTHENTICATED, Authenticator
-from zonewise.embedded.authorization import MASTERS, Authorizer
+from zonewise.embedded.authorization import MASTERS, Act, Authorizer, refusal
 from zonewise.embedded.call import Answer, Call, User
 from zonewise.embedded.customs import Customs
 from zonewise.embedded.deleting import Deleter
@@ -125,6 +125,7 @@ class ApiServer:
             now=self._now,
             new_uid=self._uid,
             choose=rng.choice,
+            permitted=self._may_create,
         )
         self.deleter = Deleter(state=self.state, admission=admission, writer=self.writer)
         reader = Reader(state=self.state, forms=Forms(self._table), rng=rng)
@@ -292,6 +293,19 @@ class ApiServer:
             self.authorizer.put_role(namespace, name, obj)
         else:
             self.authorizer.put_binding(namespace, name, obj)
+
+    def _may_create(self, call: Call, served: Served, target: Target) -> None:
+        resource = served.kind.resource
+        act = Act(
+            verb="create",
+            group=resource.group,
+            version=resource.version,
+            resource=resource.plural,
+            namespace=target.namespace,
+            name=target.name,
+        )
+        if not self.authorizer.judge(call.user, act).allowed:
+            raise refusals.forbidden(resource, target.name, refusal(call.user, act))
 
     def _object_meta(self) -> Type:
         served = self.registry.at("", "v1", "namespaces")
