@@ -95,6 +95,8 @@ class Answer:
     stream: AsyncGenerator[bytes, None] | None = None
     on_end: Callable[[Callable[[], None]], None] | None = None
     """Takes a function to call when the server ends the stream while a write of it is stuck."""
+    push_to: Callable[[Callable[[bytes], bool]], None] | None = None
+    """Takes a function that writes parts of the stream at once, or declines (False)."""
 
 
 def parse_query(text: str) -> dict[str, str]:

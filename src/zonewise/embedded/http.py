@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from asyncio.sslproto import SSLProtocol
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from urllib.parse import unquote
@@ -47,6 +48,16 @@ class Limits:
     body_seconds: float = 60.0
 
 
+class Encryption(SSLProtocol):
+    """TLS for one connection.
+
+    asyncio gives each a buffer of 256 KiB to receive into, all of it touched. Requests are small,
+    and thousands of watchers never send a second one.
+    """
+
+    max_size = 8 * 1024
+
+
 class HttpServer:
     """Serves calls until it is closed."""
 
@@ -60,6 +71,8 @@ class HttpServer:
         self._reads = 0
         self._writes = 0
         self._watches = 0
+        self._framed = (b"", b"")
+        self._listener: asyncio.Server | None = None
         self._runner: web.ServerRunner | None = None
 
     async def start(self, host: str, port: int) -> int:
@@ -76,13 +89,21 @@ class HttpServer:
         )
         self._runner = web.ServerRunner(server, handle_signals=False, shutdown_timeout=2.0)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, host, port, ssl_context=self._tls, backlog=1024)
-        await site.start()
-        address = self._runner.addresses[0]
-        return int(address[1])
+        loop = asyncio.get_running_loop()
+
+        def connected() -> Encryption:
+            waiter = loop.create_future()
+            waiter.add_done_callback(_told)
+            return Encryption(loop, server(), self._tls, waiter, server_side=True)
+
+        self._listener = await loop.create_server(connected, host, port, backlog=1024)
+        return int(self._listener.sockets[0].getsockname()[1])
 
     async def close(self) -> None:
         """Stop taking requests, end the watches, let the rest finish shortly."""
+        if self._listener:
+            self._listener.close()
+            self._listener = None
         if self._runner:
             await self._runner.cleanup()
             self._runner = None
@@ -155,8 +176,11 @@ class HttpServer:
             response.enable_chunked_encoding()
             try:
                 await response.prepare(request)
-                if answer.on_end and request.transport:
-                    answer.on_end(request.transport.abort)
+                if request.transport is not None:
+                    if answer.on_end:
+                        answer.on_end(request.transport.abort)
+                    if answer.push_to:
+                        answer.push_to(self._sink(request.transport))
                 async for part in answer.stream:
                     await response.write(part)
                 await response.write_eof()
@@ -167,6 +191,28 @@ class HttpServer:
             return response
         finally:
             self._watches -= 1
+
+    def _sink(self, transport: asyncio.Transport) -> Callable[[bytes], bool]:
+        """Writes frames of a watch past the task that waits for them, while the reader keeps up.
+
+        What does not fit the socket is declined: then the task writes, and waits.
+        """
+
+        def sink(part: bytes) -> bool:
+            if transport.is_closing() or transport.get_write_buffer_size():
+                return False
+            if part is not self._framed[0]:  # the same for all watchers of a representation
+                self._framed = (part, b"%x\r\n%b\r\n" % (len(part), part))
+            transport.write(self._framed[1])
+            return True
+
+        return sink
+
+
+def _told(waiter: asyncio.Future[None]) -> None:
+    """A handshake that failed concerns nobody here: the connection is gone."""
+    if not waiter.cancelled():
+        waiter.exception()
 
 
 def _response(answer: Answer) -> web.Response:

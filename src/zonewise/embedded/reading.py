@@ -120,6 +120,7 @@ class Reader:
         return Answer(
             stream=self._stream(watcher, form, seconds, marks),
             on_end=lambda stop: setattr(watcher, "on_close", stop),
+            push_to=lambda sink: setattr(watcher, "sink", sink),
             content_type="application/json;stream=watch"
             if "stream=watch" in call.headers.get("accept", "")
             else "application/json",

@@ -49,6 +49,8 @@ class Watcher:
         "_ended",
         "_future",
         "_initial",
+        "_left",
+        "_loop",
         "_matches",
         "_place",
         "_position",
@@ -60,6 +62,7 @@ class Watcher:
         "_watchers",
         "closed",
         "on_close",
+        "sink",
     )
 
     def __init__(
@@ -86,6 +89,10 @@ class Watcher:
         self._future: asyncio.Future[None] | None = None
         self._deadline = inf
         self._timer: asyncio.TimerHandle | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._left = b""
+        self.sink: Callable[[bytes], bool] | None = None
+        """Takes frames while ``next`` waits, or declines with False; then ``next`` returns them."""
         self.closed: str | None = None
         """Why the watch ended, or None while it goes on."""
         self.on_close: Callable[[], None] | None = None
@@ -172,13 +179,32 @@ class Watcher:
                 return b""
             future: asyncio.Future[None] = loop.create_future()
             self._future = future
-            self.arm(self._settle)
+            self._loop = loop
+            self.arm(self._settle if self.sink is None else self._hurry)
             self._set_timer(loop, deadline)
             try:
                 await future
             finally:
                 self._future = None
                 self.disarm()
+            if self._left:
+                chunk, self._left = self._left, b""
+                return chunk
+
+    def _hurry(self) -> None:
+        """Push behind the publication that woke this watcher, without waking a task for it."""
+        if self._loop is not None:
+            self._loop.call_soon(self._push)
+
+    def _push(self) -> None:
+        if self._future is None or self._future.done() or self.sink is None:
+            return
+        chunk = self.poll()
+        if chunk and not self.sink(chunk):
+            self._left = chunk
+            self._settle()
+        elif chunk is None or not self.arm(self._hurry):
+            self._settle()
 
     def _set_timer(self, loop: asyncio.AbstractEventLoop, deadline: float) -> None:
         """Have ``_tick`` called by ``deadline``.
