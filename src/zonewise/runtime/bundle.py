@@ -1,0 +1,61 @@
+"""Sets of trusted authorities as PEM text, as a webhook configuration's ``caBundle`` holds them.
+
+A bundle only ever grows, except for what has expired: several replicas write the same bundle, each
+with its own idea of what is needed, and one that knows less must not take away what another has put
+there. An authority is compared by its content, whatever spaces or comments surround it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from datetime import datetime
+from functools import lru_cache
+
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.serialization import Encoding
+
+LIMIT = 8
+"""No bundle holds more authorities than this; needed ones and those valid longest stay."""
+
+_BLOCK = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
+
+
+@lru_cache(maxsize=64)
+def authorities(pem: bytes) -> tuple[bytes, ...]:
+    """The certificates in a text, each in one normal form and once; nonsense is left out."""
+    found: dict[bytes, None] = {}
+    for block in _BLOCK.findall(pem):
+        try:
+            found[x509.load_pem_x509_certificate(block).public_bytes(Encoding.PEM)] = None
+        except (ValueError, UnsupportedAlgorithm):
+            continue
+    return tuple(found)
+
+
+def holds(bundle: bytes, wanted: bytes) -> bool:
+    """Whether every authority of ``wanted`` is in the bundle."""
+    return set(authorities(wanted)) <= set(authorities(bundle))
+
+
+def merged(bundles: Iterable[bytes], *, now: datetime) -> bytes:
+    """All authorities of several bundles that have not expired, the first bundle's first."""
+    found = dict.fromkeys(one for bundle in bundles for one in authorities(bundle))
+    return b"".join(one for one in found if _end(one) > now)
+
+
+def grown(bundle: bytes, wanted: bytes, *, now: datetime) -> bytes:
+    """The bundle with what is wanted and without what has expired; itself if it is so already."""
+    needed = authorities(wanted)
+    others = [one for one in authorities(bundle) if one not in needed and _end(one) > now]
+    others.sort(key=_end, reverse=True)
+    kept = {*needed, *others[: max(0, LIMIT - len(needed))]}
+    order = [one for one in authorities(bundle) if one in kept]
+    result = b"".join(dict.fromkeys([*order, *needed]))
+    return bundle if set(authorities(bundle)) == kept and bundle.strip() else result
+
+
+@lru_cache(maxsize=64)
+def _end(authority: bytes) -> datetime:
+    return x509.load_pem_x509_certificate(authority).not_valid_after_utc
