@@ -7,6 +7,7 @@ the disk of ``--data``, or gone with its temporary folder where none was given.
 from __future__ import annotations
 
 import random
+import resource
 import shutil
 import tempfile
 import time
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from zonewise.runtime.process import Process
 
 _LOOPBACK = "127.0.0.1"
+_FILES = 65_536
 _SUMMARY = """\
 Zonewise serves a Kubernetes API ({version}) at {address}
 
@@ -108,6 +110,7 @@ async def _serve(process: Process, server: ApiServer, port: int, *, kept: bool) 
     from zonewise.runtime.memory import settle
 
     try:
+        _allow_connections()
         address = await server.start(port)
         keeping = (
             "Ctrl-C stops it; the folder keeps everything."
@@ -130,6 +133,14 @@ async def _serve(process: Process, server: ApiServer, port: int, *, kept: bool) 
         raise ConfigError(f"cannot serve on {server.host}:{port}: {error.strerror}") from error
     finally:
         await server.close()
+
+
+def _allow_connections() -> None:
+    """Every watcher holds a connection; the soft limit of open files is often a mere 1,024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _FILES if hard == resource.RLIM_INFINITY else min(hard, _FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _place(listen: str | None) -> tuple[str, int]:
