@@ -290,6 +290,25 @@ def test_a_bad_pair_changes_nothing(authority: trustme.CA) -> None:
     assert tls._current is kept
 
 
+async def test_connections_are_not_kept_for_ever(authority: trustme.CA) -> None:
+    """After its calls a connection is closed in good order and the next call opens another."""
+    tls = ServerContext()
+    tls.use(*pair(authority))
+    desk = Desk(HANDLERS, limits=WebhookLimits(calls=3))
+    closing: list[str | None] = []
+    async with (
+        WebhookServer(desk, tls=tls, listen="127.0.0.1:0") as server,
+        aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(ssl=trusting(authority), limit=1)
+        ) as session,
+    ):
+        for _ in range(6):
+            url = f"https://127.0.0.1:{server.port}/name"
+            async with session.post(url, json=json.loads(review(object=SERVICE))) as answer:
+                closing.append(answer.headers.get("Connection"))
+    assert closing == [None, None, "close"] * 2
+
+
 async def test_a_taken_port_is_a_sentence(server: WebhookServer) -> None:
     """An address in use says what to do."""
     second = WebhookServer(Desk({}), tls=server.tls, listen=f"127.0.0.1:{server.port}")

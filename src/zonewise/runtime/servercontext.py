@@ -23,7 +23,7 @@ class ServerContext:
 
     def __init__(self) -> None:
         self.listening = _context()
-        self.listening.sni_callback = self._hello
+        self.listening.sni_callback = self.hello
         self._current: ssl.SSLContext | None = None
 
     @property
@@ -47,9 +47,10 @@ class ServerContext:
             ) from None
         self._current = fresh
 
-    def _hello(
+    def hello(
         self, connection: ssl.SSLSocket | ssl.SSLObject, _name: str | None, _context: ssl.SSLContext
     ) -> int | None:
+        """Give a connection that begins the certificate of today, or an alert."""
         if self._current is None:
             return ssl.ALERT_DESCRIPTION_INTERNAL_ERROR
         connection.context = self._current

@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, Self
+from weakref import WeakKeyDictionary
 
 import msgspec
 from aiohttp import web
@@ -45,12 +46,17 @@ _log = logger("webhook")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebhookLimits:
-    """What one server takes; the body holds the new and the old object, of 3 MiB at most each."""
+    """What one server takes.
+
+    A body holds the new and the old object, of 3 MiB at most each. A connection is closed after
+    ``calls``, so that API servers spread over replicas that came later.
+    """
 
     body: int = 8 << 20
     deadline: float = 10.0
     concurrent: int = 32
     waiting: int = 256
+    calls: int = 1000
 
 
 class Failed(Exception):
@@ -143,6 +149,7 @@ class WebhookServer:
         self._host, self._wanted = parse_listen(listen)
         self._runner: web.AppRunner | None = None
         self._server: asyncio.Server | None = None
+        self._calls: WeakKeyDictionary[object, int] = WeakKeyDictionary()
         self.port = 0
         """The port it listens on, once started; useful when 0 was asked for."""
 
@@ -188,6 +195,15 @@ class WebhookServer:
             self._runner = None
 
     async def _serve(self, request: web.Request) -> web.Response:
+        response = await self._respond(request)
+        if request.transport is not None:
+            count = self._calls.get(request.transport, 0) + 1
+            self._calls[request.transport] = count
+            if count >= self._desk.limits.calls:
+                response.force_close()
+        return response
+
+    async def _respond(self, request: web.Request) -> web.Response:
         try:
             if request.content_type != "application/json":
                 raise Failed(415, "bad", "the body must be application/json")
