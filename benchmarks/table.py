@@ -62,7 +62,7 @@ class Table:
             advantage = self.advantage(row)
             ratio = f"{advantage:6.2f} x" if advantage is not None else ""
             mark = "*" if row.ours else " "
-            number = f"{row.value:>12,.1f} {self.unit:<10}"
+            number = f"{row.value:>12,.1f} {self.unit:<12}"
             lines.append(f" {mark} {row.name:<{width}}  {number} {ratio}".rstrip())
         if self.goal is not None:
             reached = max((self.advantage(row) or 0.0 for row in self.rows if row.ours), default=0)

@@ -14,6 +14,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -31,23 +32,37 @@ def memory(field: str) -> float:
     raise LookupError(field)
 
 
+@dataclass
+class Measured:
+    """How many events, in how many seconds of the clock and of this process's CPU."""
+
+    events: int
+    seconds: float
+    cpu: float
+
+
 class Meter:
     """Counts events after the first, until the time is over."""
 
     def __init__(self) -> None:
         self.count = -1
         self.begin = 0.0
+        self.busy = 0.0
         self.objects: dict[tuple[str, str], Any] = {}
 
     def over(self, namespace: str, name: str, item: Any) -> bool:
         self.objects[namespace, name] = item
         self.count += 1
         if self.count == 0:
-            self.begin = time.perf_counter()
+            self.start()
         return self.count % 20 == 0 and time.perf_counter() - self.begin > SECONDS
 
-    def result(self) -> tuple[int, float]:
-        return self.count, time.perf_counter() - self.begin
+    def start(self) -> None:
+        self.begin, self.busy = time.perf_counter(), time.process_time()
+
+    def result(self) -> Measured:
+        seconds = time.perf_counter() - self.begin
+        return Measured(self.count, seconds, time.process_time() - self.busy)
 
 
 def indexed(items: Iterable[Any], node: Callable[[Any], str]) -> object:
@@ -82,8 +97,8 @@ class Contestant(Protocol):
         """List and index; gives what has to be kept."""
         ...
 
-    def follow(self, endpoints: int) -> tuple[int, float]:
-        """Events and seconds."""
+    def follow(self, endpoints: int) -> Measured:
+        """Follow a watch for a while."""
         ...
 
 
@@ -102,7 +117,7 @@ class Zonewise:
     def fill(self) -> object:
         return finished(self._fill())
 
-    def follow(self, endpoints: int) -> tuple[int, float]:
+    def follow(self, endpoints: int) -> Measured:
         work = self.ours.follow(self.url, self.cls, endpoints, compact=self.compact)
         return asyncio.run(work)
 
@@ -144,7 +159,7 @@ class Lightkube:
 
         return indexed(self.client.list(EndpointSlice, namespace="*"), lambda e: str(e.nodeName))
 
-    def follow(self, endpoints: int) -> tuple[int, float]:
+    def follow(self, endpoints: int) -> Measured:
         from lightkube.resources.discovery_v1 import EndpointSlice
 
         meter = Meter()
@@ -169,7 +184,7 @@ class LightkubeAsync:
     def fill(self) -> object:
         return finished(self._fill())
 
-    def follow(self, endpoints: int) -> tuple[int, float]:
+    def follow(self, endpoints: int) -> Measured:
         return asyncio.run(self._follow(endpoints))
 
     def _client(self) -> Any:
@@ -183,7 +198,7 @@ class LightkubeAsync:
         items: AsyncIterator[Any] = self._client().list(EndpointSlice, namespace="*")
         return Kept(indexed([item async for item in items], lambda e: str(e.nodeName)))
 
-    async def _follow(self, endpoints: int) -> tuple[int, float]:
+    async def _follow(self, endpoints: int) -> Measured:
         from lightkube.resources.discovery_v1 import EndpointSlice
 
         meter = Meter()
@@ -216,7 +231,7 @@ class Official:
         listing = self.api.list_endpoint_slice_for_all_namespaces()
         return indexed(listing.items, lambda e: str(e.node_name))
 
-    def follow(self, endpoints: int) -> tuple[int, float]:
+    def follow(self, endpoints: int) -> Measured:
         meter = Meter()
         stream = self.watch.Watch().stream(
             self.api.list_endpoint_slice_for_all_namespaces,
@@ -269,7 +284,7 @@ class KubernetesAsyncio:
     def fill(self) -> object:
         return finished(self._fill())
 
-    def follow(self, endpoints: int) -> tuple[int, float]:
+    def follow(self, endpoints: int) -> Measured:
         return asyncio.run(self._follow(endpoints))
 
     async def _fill(self) -> Kept:
@@ -278,7 +293,7 @@ class KubernetesAsyncio:
             listing = await api.list_endpoint_slice_for_all_namespaces()
             return Kept(indexed(listing.items, lambda e: str(e.node_name)))
 
-    async def _follow(self, endpoints: int) -> tuple[int, float]:
+    async def _follow(self, endpoints: int) -> Measured:
         meter = Meter()
         async with self.client.ApiClient(self.configuration) as connection:
             api = self.client.DiscoveryV1Api(connection)
@@ -333,12 +348,7 @@ def main() -> None:
     """Do one task and print what was measured as JSON."""
     name, task, url = sys.argv[1:4]
     contestant = CONTESTANTS[name](url)
-    if task == "list":
-        result = fill(contestant)
-    else:
-        busy = time.process_time()
-        count, seconds = contestant.follow(int(task))
-        result = {"events": count, "seconds": seconds, "cpu": time.process_time() - busy}
+    result = fill(contestant) if task == "list" else asdict(contestant.follow(int(task)))
     print(json.dumps(result))
 
 

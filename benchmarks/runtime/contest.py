@@ -62,20 +62,25 @@ def rows(values: dict[str, float]) -> tuple[Row, ...]:
     )
 
 
+STEADIER = "seconds of the client's own CPU, which a busy machine disturbs less than the clock"
+
+
 def list_and_index() -> Iterator[Table]:
-    """1,000 EndpointSlices of 100 endpoints (40 MB of JSON), by key, Service and node."""
+    """1,000 EndpointSlices of 100 endpoints (35 MB of JSON), by key, Service and node."""
     results = rounds("list")
-    best = {
-        name: min(min(one["times"]) for one in measured) * 1000
-        for name, measured in results.items()
-    }
-    yield Table(
-        title="list + index, 1,000 EndpointSlices x 100 endpoints, best run",
-        unit="ms",
-        higher_is_better=False,
-        rows=rows(best),
-        goal=4,
-    )
+    for key, title, note in (("times", "best run", ""), ("cpu", "CPU of the best run", STEADIER)):
+        best = {
+            name: min(min(one[key]) for one in measured) * 1000
+            for name, measured in results.items()
+        }
+        yield Table(
+            title=f"list + index, 1,000 EndpointSlices x 100 endpoints, {title}",
+            unit="ms",
+            higher_is_better=False,
+            rows=rows(best),
+            goal=4,
+            note=note,
+        )
     for key, title in (("held", "memory held afterwards"), ("peak", "memory at the peak")):
         least = {name: min(one[key] for one in measured) for name, measured in results.items()}
         yield Table(
@@ -87,26 +92,28 @@ def list_and_index() -> Iterator[Table]:
         )
 
 
-def follow(endpoints: int) -> Table:
+def follow(endpoints: int) -> Iterator[Table]:
     results = rounds(str(endpoints))
-    best = {
-        name: max(one["events"] / one["seconds"] for one in measured)
-        for name, measured in results.items()
-    }
-    return Table(
-        title=f"watch, EndpointSlices x {endpoints} endpoints, best run",
-        unit="events/s",
-        higher_is_better=True,
-        rows=rows(best),
-        goal=2.5,
-    )
+    for key, unit, note in (("seconds", "events/s", ""), ("cpu", "events/CPU-s", STEADIER)):
+        best = {
+            name: max(one["events"] / one[key] for one in measured)
+            for name, measured in results.items()
+        }
+        yield Table(
+            title=f"watch, EndpointSlices x {endpoints} endpoints, best run",
+            unit=unit,
+            higher_is_better=True,
+            rows=rows(best),
+            goal=2.5,
+            note=note,
+        )
 
 
 def watch_large() -> Iterator[Table]:
-    """Events of 40 KB."""
-    yield follow(100)
+    """Events of 35 KB."""
+    yield from follow(100)
 
 
 def watch_small() -> Iterator[Table]:
     """Events of 5 KB."""
-    yield follow(10)
+    yield from follow(10)

@@ -6,13 +6,14 @@ import asyncio
 import time
 from typing import Any, ClassVar
 
-from benchmarks.runtime.clients import SECONDS, SERVICE, START
+from benchmarks.runtime.clients import SECONDS, SERVICE, START, Measured, Meter
 from zonewise.api.discovery import EndpointConditions, EndpointHints, EndpointPort, EndpointSlice
 from zonewise.api.meta import Object
 from zonewise.api.resource import Resource
 from zonewise.api.struct import Struct
 from zonewise.runtime.client import Client
 from zonewise.runtime.cluster import ClusterConfig
+from zonewise.runtime.memory import settle
 from zonewise.runtime.reflector import Reflector
 from zonewise.runtime.scope import Scope
 from zonewise.runtime.store import Store
@@ -21,12 +22,11 @@ from zonewise.runtime.watch import Watch
 
 
 class Backend(Struct):
-    """What a proxy wants to know of an endpoint."""
+    """What a proxy wants to know of an endpoint: its own zone does not matter, its hints do."""
 
     addresses: tuple[str, ...] | None = ()
     conditions: EndpointConditions = EndpointConditions()
     node_name: str | None = None
-    zone: str | None = None
     hints: EndpointHints | None = None
 
 
@@ -67,21 +67,22 @@ async def fill(url: str, cls: Any, *, compact: bool) -> Store[Any]:
     return store
 
 
-async def follow(url: str, cls: Any, endpoints: int, *, compact: bool) -> tuple[int, float]:
-    """Apply events to a store for a while; how many, and in which time."""
+async def follow(url: str, cls: Any, endpoints: int, *, compact: bool) -> Measured:
+    """Apply events to a store for a while."""
     store: Store[Any] = Store(compact=compact)
+    settle()
     async with client(url) as connection:
         scope = Scope(cls, label_selector=f"endpoints={endpoints}")
         watch = Watch(connection, scope, resource_version=START)
-        count, begin = -1, 0.0
+        meter = Meter()
         try:
             while True:
                 for event in await watch.batch():
                     assert store.apply(event.object)
-                    count += 1
-                    if count == 0:
-                        begin = time.perf_counter()
-                if time.perf_counter() - begin > SECONDS:
-                    return count, time.perf_counter() - begin
+                    meter.count += 1
+                    if meter.count == 0:
+                        meter.start()
+                if time.perf_counter() - meter.begin > SECONDS:
+                    return meter.result()
         finally:
             await watch.close()

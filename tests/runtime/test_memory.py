@@ -24,8 +24,11 @@ def test_the_collector_is_off_inside_and_on_after() -> None:
 
 def test_settling_takes_the_living_out_of_sight() -> None:
     """After settling, full collections no longer look at what was alive."""
+    before = gc.get_threshold()
     try:
         settle()
         assert gc.get_freeze_count() > 0
+        assert gc.get_threshold()[0] > before[0]
     finally:
         gc.unfreeze()
+        gc.set_threshold(*before)

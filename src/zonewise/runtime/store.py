@@ -179,7 +179,7 @@ class Store(Generic[T]):
         metadata = item.metadata
         key = (metadata.namespace, metadata.name)
         version = metadata.resource_version
-        place = number(version)
+        place = int(version) if version.isdecimal() else -1
         held = self._objects.get(key)
         if held is not None:
             known = held.metadata.resource_version
@@ -187,7 +187,11 @@ class Store(Generic[T]):
                 return False
         elif 0 <= place < self._newest:
             return False
-        self._note(version, place)
+        if place > self._newest:
+            self._newest = place
+            self.resource_version = version
+        elif place < 0:
+            self._note(version, place)
         self._put(key, held, item)
         return True
 
