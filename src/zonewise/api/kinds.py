@@ -40,6 +40,7 @@ class Column(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     type: str = "string"
     format: str = ""
     priority: int = 0
+    path: str = ""  # where a custom resource has what is shown
 
 
 class KindRow(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):

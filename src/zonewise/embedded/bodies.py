@@ -278,6 +278,9 @@ def _checked(served: Served, obj: Obj) -> Obj:
             f" ({resource.api_version})"
         )
     if kind and kind != resource.kind:
+        if served.custom:
+            name = str((obj.get("metadata") or {}).get("name", ""))
+            raise refusals.another_kind(resource, kind, name)
         raise refusals.bad_request(
             f"{kind} in version {version or resource.api_version!r} cannot be handled as a"
             f" {resource.kind}"

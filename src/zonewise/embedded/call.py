@@ -37,6 +37,9 @@ class Impersonation:
     extra: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
+MANAGER_LIMIT = 128
+
+
 @dataclass(slots=True, kw_only=True)
 class Call:
     """One request. Header names are lower case; of a repeated parameter the last value counts."""
@@ -48,6 +51,8 @@ class Call:
     headers: Mapping[str, str] = field(default_factory=dict)
     body: bytes = b""
     impersonate: Impersonation | None = None
+    may_create: Callable[[], None] = lambda: None
+    """Raises where the caller may change the object but not create it; asked when it is missing."""
     inside: bool = False  # made by a part of this process, which repeats what a crash loses
     warnings: list[str] = field(default_factory=list)
 
@@ -58,12 +63,13 @@ class Call:
             return False
         return value not in {"0", "f", "F", "false", "FALSE", "False"}
 
-    def number(self, name: str) -> int | None:
-        """A non-negative whole number, or None where the parameter is absent."""
+    def number(self, name: str, *, signed: bool = False) -> int | None:
+        """A whole number, below zero only if ``signed``; None where the parameter is absent."""
         value = self.query.get(name, "")
         if not value:
             return None
-        if not value.isascii() or not value.isdigit() or len(value) > 18:
+        digits = value.removeprefix("-") if signed else value
+        if not digits.isascii() or not digits.isdigit() or len(value) > 18:
             raise refusals.bad_request(f'strconv.ParseInt: parsing "{value}": invalid syntax')
         return int(value)
 
@@ -73,11 +79,25 @@ class Call:
         names = {"POST": "Create", "PUT": "Update", "PATCH": "Patch", "DELETE": "Delete"}
         return names.get(self.method, "List") + "Options"
 
+    def check_options(self) -> None:
+        """Refuse parameters of a write that make no sense, before anything is looked up."""
+        name = self.query.get("fieldManager", "")
+        found = []
+        if len(name.encode()) > MANAGER_LIMIT:
+            found.append(faults.too_long("fieldManager", MANAGER_LIMIT))
+        elif not name.isprintable():
+            found.append(
+                faults.invalid("fieldManager", name, "should only contain printable characters")
+            )
+        if found:
+            raise refusals.invalid_options(self.options, found)
+        _ = self.dry_run
+
     @property
     def dry_run(self) -> bool:
         """Whether nothing may be kept of this write."""
-        value = self.query.get("dryRun", "")
-        if value not in {"", "All"}:
+        value = self.query.get("dryRun")
+        if value not in {None, "All"}:
             fault = faults.unsupported("dryRun", [value], ("All",))
             raise refusals.invalid_options(self.options, [fault])
         return value == "All"

@@ -261,6 +261,7 @@ def columns(version: Obj) -> tuple[Column, ...]:
                 type=one["type"],
                 format=one.get("format", ""),
                 priority=one.get("priority", 0),
+                path=one["jsonPath"],
             )
         )
     return tuple(found)

@@ -34,6 +34,15 @@ UNCOLLECTED = frozenset({NAMESPACES, "/events"})
 POLICIES = ("Foreground", "Background", "Orphan")
 
 
+SHAPES = {
+    "gracePeriodSeconds": int,
+    "propagationPolicy": str,
+    "orphanDependents": bool,
+    "preconditions": dict,
+    "dryRun": list,
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """What a client asks of a deletion."""
@@ -62,6 +71,11 @@ def read_options(call: Call) -> Options:
 
 def options_of(raw: Obj) -> Options:
     """Options in a form that can be worked with; impossible ones are refused."""
+    for key, shape in SHAPES.items():
+        if raw.get(key) is not None and type(raw[key]) is not shape:
+            raise refusals.bad_request(
+                f"DeleteOptions.{key} is of type {shape.__name__}, not {type(raw[key]).__name__}"
+            )
     grace = raw.get("gracePeriodSeconds")
     policy = raw.get("propagationPolicy") or ""
     orphan = raw.get("orphanDependents")

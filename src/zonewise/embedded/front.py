@@ -8,6 +8,7 @@ learns nothing about what is there.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 
 from zonewise.api.errors import ApiError
 from zonewise.api.resource import Resource
@@ -22,6 +23,7 @@ Page = Callable[[Call], Answer]
 
 ABOUT_ONE = frozenset({"create", "update", "patch"})
 """Verbs that concern one object; the name of a new one is not in the path."""
+NEEDS_USER = ("impersonate-group", "impersonate-uid")
 AUTHENTICATED = "system:authenticated"
 
 
@@ -58,10 +60,11 @@ class Front:
     async def _handle(self, call: Call) -> Answer:
         target = paths.parse(call.path)
         act = _act(call, target)
+        if not call.impersonate and any(name in call.headers for name in NEEDS_USER):
+            raise refusals.bad_request("impersonation of groups or a uid needs a user as well")
         if call.impersonate:
             call.user = self._impersonate(call.user, call.impersonate, act)
-        if not self._authorizer.judge(call.user, act).allowed:
-            raise _forbidden(call.user, act)
+        self._check(call.user, act)
         if target is None:
             page = self._pages(call)
             if page is None:
@@ -76,14 +79,28 @@ class Front:
         served = self._registry.at(target.group, target.version, target.plural)
         if served is None:
             return self._unknown(target)
-        if served.kind.resource.namespaced != bool(target.namespace) and target.name:
+        namespaced = served.kind.resource.namespaced
+        if (target.namespace and not namespaced) or (
+            namespaced and target.name and not target.namespace
+        ):
             raise refusals.no_such_resource()
-        return await self._find(act, served, target)(call, served, target)
+        verb = self._find(act, served, target)
+        if act.verb in ABOUT_ONE:
+            call.check_options()
+        if act.verb in {"update", "patch"}:
+            call.may_create = lambda: self._check(call.user, replace(act, verb="create"))
+        return await verb(call, served, target)
+
+    def _check(self, user: User, act: Act) -> None:
+        if not self._authorizer.judge(user, act).allowed:
+            raise _forbidden(user, act)
 
     def _find(self, act: Act, served: Served, target: Target) -> Verb:
         if target.subresource:
             known = served.kind.subresources
             if target.subresource not in known:
+                if served.custom and target.subresource in {"status", "scale"}:
+                    raise refusals.not_found(served.kind.resource, target.name)
                 raise refusals.no_such_resource()
             verbs = self._subresources.get((served.storage, target.subresource)) or (
                 self._subresources.get(("*", target.subresource), {})
@@ -192,7 +209,7 @@ def _verb(call: Call, target: Target) -> str:
         case "DELETE":
             return "delete" if target.name else "deletecollection"
         case "GET" | "HEAD":
-            if call.flag("watch"):
+            if target.watch or (call.flag("watch") and not target.name):
                 return "watch"
             return "get" if target.name else "list"
     raise refusals.method_not_allowed()

@@ -39,7 +39,7 @@ SERVER_OWNED = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGraceP
 def begin(obj: Obj, *, namespace: str, uid: str, now: str, generation: bool) -> None:
     """Make a client's metadata that of a new object."""
     meta = obj["metadata"]
-    for key in ("selfLink", "resourceVersion", "generation", *SERVER_OWNED):
+    for key in ("selfLink", "resourceVersion", *SERVER_OWNED):
         meta.pop(key, None)
     if namespace:
         meta["namespace"] = namespace
@@ -195,7 +195,10 @@ def owner_faults(owners: list[Obj]) -> list[StatusCause]:
     found = []
     controllers = 0
     for owner in owners:
-        if not owner.get("apiVersion", "").rpartition("/")[2]:
+        if owner.get("apiVersion", "").count("/") > 1:
+            text = "unexpected GroupVersion string"
+            found.append(faults.invalid(f"{path}.apiVersion", owner["apiVersion"], text))
+        elif not owner.get("apiVersion", "").rpartition("/")[2]:
             text = "version must not be empty"
             found.append(faults.invalid(f"{path}.apiVersion", owner.get("apiVersion", ""), text))
         for key in ("kind", "name", "uid"):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from zonewise.api import faults, jsonpatch, jsontext, mergepatch, strategic
+from zonewise.api import faults, jsonpatch, jsontext, mergepatch, strategic, validation
 from zonewise.api.errors import ParseError, PatchFailed
 from zonewise.embedded import bodies, negotiation, ownership, refusals
 from zonewise.embedded.call import Call
@@ -73,14 +73,25 @@ class Patcher:
                     result = mergepatch.apply(obj, patch)
                 else:
                     result = strategic.apply(obj, patch, served.kind.type)
-            except PatchFailed:
+            except PatchFailed as error:
+                if format == "strategic":
+                    raise refusals.plain_failure(str(error)) from None
                 raise refusals.impossible_patch() from None
             except ParseError as error:
                 if format == "json":
+                    if all(isinstance(one, dict) for one in patch):
+                        raise refusals.impossible_patch() from None
                     raise refusals.bad_request(f"error decoding patch: {error}") from None
+                if format == "strategic":
+                    raise refusals.plain_failure(str(error)) from None
                 raise refusals.invalid_patch(_text(patch), str(error)) from None
-            if not isinstance(result, dict) or not isinstance(result.get("metadata"), dict):
+            if not isinstance(result, dict):
                 raise refusals.invalid_patch(_text(result), "the outcome is no object")
+            _check_kind(result, obj)
+            if not isinstance(result.setdefault("metadata", {}) or {}, dict):
+                raise refusals.invalid_patch(_text(result), "the outcome is no object")
+            if not result["metadata"]:
+                raise refusals.bad_request("the name of the object is not in its metadata")
             return bodies.accept(call, served, result, obj)
 
         return patched
@@ -99,6 +110,7 @@ class Patcher:
         meta = config.setdefault("metadata", {})
         if not isinstance(meta, dict):
             raise refusals.bad_request("metadata is not an object")
+        named = bool(meta.get("name"))
         name = meta.setdefault("name", target.name)
         if name != target.name:
             raise refusals.bad_request(
@@ -123,12 +135,29 @@ class Patcher:
         if self._writer.look(served.storage, target.namespace, target.name) is None:
             if subresource:
                 raise refusals.not_found(resource, target.name)
-            if meta.get("resourceVersion") or meta.get("uid"):
-                raise refusals.not_found_to_apply(resource, target.name, meta)
+            if meta.get("uid"):
+                raise refusals.not_found_to_apply(resource, target.name, meta["uid"])
+            meta.pop("resourceVersion", None)
+            if not named:
+                raise refusals.bad_request("metadata.name is needed to create what is applied")
+            call.may_create()
             return await self._writer.create(call, served, target, applied(None), own=False)
         return await self._writer.change(
             call, served, target, applied, subresource=subresource, own=False
         )
+
+
+def _complain(call: Call, problems: tuple[str, ...]) -> None:
+    if problems and bodies.strictness(call) == "Strict":
+        text = validation.strict_error(problems)
+        raise refusals.invalid_patch(call.body.decode("utf-8", "replace"), text)
+    call.warnings.extend(problems)
+
+
+def _check_kind(result: Obj, obj: Obj) -> None:
+    for key in ("kind", "apiVersion"):
+        if result.get(key, obj.get(key)) != obj.get(key):
+            raise refusals.invalid_patch(_text(result), f"a patch may not change {key}")
 
 
 def _read(call: Call, shape: type) -> Any:
@@ -136,6 +165,9 @@ def _read(call: Call, shape: type) -> Any:
         patch = jsontext.read(call.body)
     except jsontext.NotJSON as error:
         raise refusals.bad_request(f"error decoding patch: {error}") from None
+    strict = shape is dict and bodies.strictness(call) != "Ignore"
+    if strict and jsontext.has_duplicates(call.body, patch):
+        _complain(call, validation.duplicates(call.body))
     if isinstance(patch, list) and len(patch) > jsonpatch.OPERATION_LIMIT:
         raise refusals.too_many_operations(len(patch), jsonpatch.OPERATION_LIMIT)
     if not isinstance(patch, shape):

@@ -4,7 +4,7 @@ resource.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from urllib.parse import unquote
 
 from zonewise.embedded import refusals
@@ -21,6 +21,7 @@ class Target:
     name: str = ""
     subresource: str = ""
     rest: str = ""  # what follows pods/x/proxy/
+    watch: bool = False  # the older way to ask for a watch: /api/v1/watch/pods
 
 
 def parse(path: str) -> Target | None:
@@ -48,9 +49,13 @@ def parse(path: str) -> Target | None:
     if any(part in {"", ".", ".."} or "\x00" in part for part in rest[:4]):
         raise refusals.no_such_resource()
     if rest[0] == "watch":
-        raise refusals.bad_request(
-            "paths with /watch/ are not served: list with the parameter watch=1 instead"
-        )
+        if len(rest) == 1:
+            raise refusals.no_such_resource()
+        return replace(_placed(group, version, rest[1:]), watch=True)
+    return _placed(group, version, rest)
+
+
+def _placed(group: str, version: str, rest: list[str]) -> Target:
     if rest[0] == "namespaces" and len(rest) > 2 and rest[2] not in {"status", "finalize"}:
         return _below(group, version, rest[1], rest[2:])
     return _below(group, version, "", rest)

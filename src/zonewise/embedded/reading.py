@@ -54,7 +54,10 @@ class Reader:
     async def get(self, call: Call, served: Served, target: Target) -> Answer:
         """One object."""
         form = self._form(call, served)
-        await self._fresh(call.query.get("resourceVersion", ""))
+        version = call.query.get("resourceVersion", "")
+        if version:
+            _watch_version(version)  # unlike a list, a get has no kinder word for nonsense
+        await self._fresh(version)
         entry = self._state.get(served.storage, target.namespace, target.name)
         if entry is None:
             raise refusals.not_found(served.kind.resource, target.name)
@@ -65,7 +68,9 @@ class Reader:
         form = self._form(call, served)
         _check_options(call, watch=False)
         matches = self.matches(call, served, target)
-        limit = call.number("limit") or 0
+        limit = max(call.number("limit", signed=True) or 0, 0)
+        if call.query.get("resourceVersion") == "0":
+            limit = 0  # any state will do, and a real server's cache gives all of it
         token = call.query.get("continue", "")
         if token:
             return await self._next_page(call, served, target, form, matches, limit, token)
@@ -270,6 +275,9 @@ def _check_options(call: Call, *, watch: bool) -> None:
         elif match != "NotOlderThan":
             text = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"
             found.append(faults.forbidden("resourceVersionMatch", text))
+            if match:
+                known = ("NotOlderThan",)
+                found.append(faults.unsupported("resourceVersionMatch", match, known))
     elif match:
         if watch:
             text = (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from zonewise.api import faults
 from zonewise.api.errors import (
@@ -345,15 +344,17 @@ def plain_failure(message: str) -> ServerError:
     return ServerError(_status(500, "", message))
 
 
-def not_found_to_apply(resource: Resource, name: str, meta: dict[str, Any]) -> ApiError:
-    """An apply that names a version or uid of an object that is not there."""
-    if meta.get("uid"):
-        return conflict(
-            resource,
-            name,
-            f"Precondition failed: UID in precondition: {meta['uid']}, UID in object meta: ",
-        )
-    return conflict(resource, name)
+def not_found_to_apply(resource: Resource, name: str, uid: str) -> ApiError:
+    """An apply that names the uid of an object that is not there."""
+    why = f"uid mismatch: the provided object specified uid {uid}, and no existing object was found"
+    return conflict(resource, name, why)
+
+
+def another_kind(resource: Resource, kind: str, name: str) -> Invalid:
+    """A custom object that says it is of another kind; a real server then speaks of that kind."""
+    fault = faults.invalid("kind", kind, f"must be {resource.kind}")
+    said = Resource(resource.group, resource.version, kind, "")
+    return faults.refusal(said, name, [fault])
 
 
 def invalid_scale(name: str, fault: StatusCause) -> Invalid:
@@ -361,7 +362,7 @@ def invalid_scale(name: str, fault: StatusCause) -> Invalid:
     return faults.refusal(Resource("autoscaling", "v1", "Scale", ""), name, [fault])
 
 
-def invalid_token_request(name: str, found: Sequence[StatusCause]) -> Invalid:
+def invalid_token_request(found: Sequence[StatusCause]) -> Invalid:
     """A token that cannot be had."""
     resource = Resource("authentication.k8s.io", "v1", "TokenRequest", "")
-    return faults.refusal(resource, name, found)
+    return faults.refusal(resource, "", found)

@@ -10,7 +10,7 @@ from typing import Any
 from zonewise.api import faults
 from zonewise.api.errors import StatusCause
 from zonewise.api.resource import Resource
-from zonewise.embedded import bodies
+from zonewise.embedded import bodies, refusals
 from zonewise.embedded.authentication import Authenticator
 from zonewise.embedded.authorization import Act, Authorizer, Rule
 from zonewise.embedded.call import Answer, Call, User
@@ -108,8 +108,7 @@ class Reviews:
         review = bodies.read(call, served)
         namespace = (review.get("spec") or {}).get("namespace", "")
         if not namespace:
-            text = "namespace is required"
-            raise _refused(served, [faults.required("spec.namespace", text)])
+            raise refusals.bad_request("no namespace on request")
         rules = self._authorizer.rules(call.user, namespace)
         review["spec"] = {}
         review["status"] = {

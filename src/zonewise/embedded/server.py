@@ -32,6 +32,7 @@ from zonewise.embedded.allocation import Allocation
 from zonewise.embedded.authentication import AUTHENTICATED, Authenticator
 from zonewise.embedded.authorization import MASTERS, Act, Authorizer, refusal
 from zonewise.embedded.call import Answer, Call, User
+from zonewise.embedded.cells import custom_printer
 from zonewise.embedded.customs import Customs
 from zonewise.embedded.deleting import Deleter
 from zonewise.embedded.eviction import Evictions
@@ -318,7 +319,7 @@ class ApiServer:
             include,
             version,
             served.kind.columns,
-            printer_of(served.kind),
+            custom_printer(served.kind.columns) if served.custom else printer_of(served.kind),
             self._now,
         )
 

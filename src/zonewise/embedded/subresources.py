@@ -203,6 +203,11 @@ class Subresources:
         )
         return self._scaled(call, served, bodies.read_stored(served, written.entry.raw))
 
+    def _has_owner(self, served: Served, target: Target) -> bool:
+        """Whether the size has an owner; who changes one without applying becomes none itself."""
+        entry = self._state.latest(served.storage, target.namespace, target.name)
+        return entry is not None and _owned(served, bodies.read_stored(served, entry.raw))
+
     async def _rescale(
         self,
         call: Call,
@@ -226,6 +231,8 @@ class Subresources:
             return sized(obj, scale)
 
         def sized(obj: Obj, scale: Obj) -> Obj:
+            if served.custom:
+                return _rescaled(served, obj, (scale.get("spec") or {}).get("replicas", 0))
             replicas = _size(target.name, (scale.get("spec") or {}).get("replicas", 0))
             _put(obj, served.rules.scale_paths[0], replicas)
             return obj
@@ -237,6 +244,7 @@ class Subresources:
             scaled,
             subresource="scale",
             again=again,
+            own=self._has_owner(served, target),
             face=Face(show=lambda obj: scale_of(served, obj), take=sized),
         )
         return self._scaled(call, served, bodies.read_stored(served, written.entry.raw))
@@ -258,7 +266,7 @@ class Subresources:
             text = "may not specify a duration larger than 2^32 seconds"
             found.append(faults.invalid("spec.expirationSeconds", seconds, text))
         if found:
-            raise refusals.invalid_token_request(target.name, found)
+            raise refusals.invalid_token_request(found)
         audiences = tuple(spec.get("audiences") or (AUDIENCE,))
         token, ends = self._tokens.issue(
             namespace=target.namespace,
@@ -293,8 +301,11 @@ class Subresources:
         obj = bodies.read(call, served)
 
         def finalized(old: Obj) -> Obj:
-            old["spec"] = obj.get("spec") or {}
-            return old
+            status = old.get("status")
+            new = bodies.copied(obj)
+            if status is not None:
+                new["status"] = status
+            return new
 
         written = await self._writer.change(
             call, served, target, finalized, subresource="finalize", again=False
@@ -350,6 +361,26 @@ class Subresources:
 
     def _scaled(self, call: Call, served: Served, obj: Obj) -> Answer:
         return self._reader.answer(call, bodies.encode_plain(scale_of(served, obj)))
+
+
+def _owned(served: Served, obj: Obj) -> bool:
+    keys = [f"f:{name}" for name in served.rules.scale_paths[0].strip(".").split(".")]
+    for entry in obj["metadata"].get("managedFields") or ():
+        fields = entry.get("fieldsV1")
+        for key in keys:
+            fields = fields.get(key) if isinstance(fields, dict) else None
+        if fields is not None:
+            return True
+    return False
+
+
+def _rescaled(served: Served, obj: Obj, replicas: Any) -> Obj:
+    path = served.rules.scale_paths[0]
+    if not isinstance(replicas, int) or replicas < 0:
+        fault = faults.invalid(path, replicas, "should be a non-negative integer")
+        raise faults.refusal(served.kind.resource, obj["metadata"]["name"], [fault])
+    _put(obj, path, replicas)
+    return obj
 
 
 def _size(name: str, replicas: Any) -> int:

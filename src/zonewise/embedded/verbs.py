@@ -59,8 +59,10 @@ class Verbs:
                 call, served, target, lambda _: bodies.copied(obj), again=False
             )
         except NotFound:
-            if not served.rules.creates_on_update or obj["metadata"].get("resourceVersion"):
+            if not served.rules.creates_on_update:
                 raise
+            call.may_create()
+            obj["metadata"].pop("resourceVersion", None)
             obj["metadata"].setdefault("name", target.name)
             written = await self._writer.create(call, served, target, obj)
         return self._written(call, served, written)
@@ -93,7 +95,9 @@ class Verbs:
         options = read_options(call)
         deleted = await self._deleter.delete(call, served, target.namespace, target.name, options)
         if not deleted.gone or served.rules.answers_deleted:
-            return self._reader.shown(call, served, deleted.entry)
+            # The only deletion that a real server calls accepted rather than done.
+            waits = not deleted.gone and options.raw.get("orphanDependents") is False
+            return self._reader.shown(call, served, deleted.entry, 202 if waits else 200)
         return _success(served, deleted.entry)
 
     async def delete_collection(self, call: Call, served: Served, target: Target) -> Answer:

@@ -118,6 +118,7 @@ class CustomRules(Rules):
 
     def __init__(self, *, has_status: bool, scale: Obj | None, selectable: tuple[str, ...]) -> None:
         self._has_status = has_status
+        self._scaled = bool(scale)
         self._paths = {path.removeprefix("."): path for path in selectable}
         self.selectable = frozenset(self._paths)
         if scale:
@@ -137,6 +138,16 @@ class CustomRules(Rules):
             else:
                 found[name] = "" if value is None else str(value)
         return found
+
+    def validate_status(self, obj: Obj, old: Obj, scene: Scene) -> Faults:
+        """What a Scale shows must be a size."""
+        if not self._scaled:
+            return []
+        path = self.scale_paths[1]
+        value = _at(obj, tuple(path.removeprefix(".").split(".")))
+        if value is None or (type(value) is int and value >= 0):
+            return []
+        return [faults.invalid(path, value, "should be a non-negative integer")]
 
     def changed(self, obj: Obj, old: Obj) -> bool:
         """Without a status subresource a change of status counts like any other."""

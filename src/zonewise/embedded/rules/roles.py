@@ -123,6 +123,13 @@ class RoleRules(_Guarded):
 class BindingRules(_Guarded):
     """The rules of RoleBindings and ClusterRoleBindings."""
 
+    def prepare_create(self, obj: Obj, scene: Scene) -> None:
+        """A role of no group is one of RBAC's."""
+        super().prepare_create(obj, scene)
+        reference = obj.get("roleRef")
+        if reference and not reference.get("apiGroup"):
+            reference["apiGroup"] = GROUP
+
     def validate(self, obj: Obj, scene: Scene) -> Faults:
         """What is wrong with a binding."""
         found = self._reference_faults(obj.get("roleRef") or {})

@@ -73,6 +73,18 @@ class ServiceRules(Rules):
             found += metadata.label_faults("spec.selector", spec["selector"])
         return found + _source_faults(obj)
 
+    def validate_status(self, obj: Obj, old: Obj, scene: Scene) -> Faults:
+        """Only a load balancer has been given addresses by one."""
+        balancer = (obj.get("status") or {}).get("loadBalancer") or {}
+        before = (old.get("status") or {}).get("loadBalancer") or {}
+        ingress = balancer.get("ingress")
+        if not ingress or obj["spec"].get("type") == "LoadBalancer":
+            return []
+        if ingress == before.get("ingress"):
+            return []
+        text = 'may only be used when `spec.type` is "LoadBalancer"'
+        return [faults.forbidden("status.loadBalancer.ingress", text)]
+
     def validate_update(self, obj: Obj, old: Obj, scene: Scene) -> Faults:
         """What an update may not change."""
         spec, before = obj["spec"], old["spec"]
@@ -226,10 +238,10 @@ def _one_and_many(spec: Obj, before: Obj | None) -> None:
 def _keep_allocated(spec: Obj, before: Obj) -> None:
     kinds = {"ClusterIP", *OUTSIDE}
     if spec.get("type") in kinds and before.get("type") in kinds:
-        if not spec.get("clusterIP") and not spec.get("clusterIPs"):
-            for key in ("clusterIP", "clusterIPs"):
-                if before.get(key):
-                    spec[key] = before[key]
+        if not spec.get("clusterIP") and before.get("clusterIP"):
+            spec["clusterIP"] = before["clusterIP"]
+        if not spec.get("clusterIPs") and spec.get("clusterIP") == before.get("clusterIP"):
+            spec["clusterIPs"] = before.get("clusterIPs") or []
         if not spec.get("ipFamilies") and before.get("ipFamilies"):
             spec["ipFamilies"] = before["ipFamilies"]
         if not spec.get("ipFamilyPolicy") and before.get("ipFamilyPolicy"):
