@@ -273,7 +273,7 @@ class Api:
             connection.putheader(key, value)
         for group in groups:
             connection.putheader("Impersonate-Group", group)
-        with suppress(BrokenPipeError, ConnectionResetError):
+        with suppress(BrokenPipeError, ConnectionResetError, ssl.SSLEOFError):
             connection.endheaders(content)  # or refused before all is sent, and answered already
         response = connection.getresponse()
         answer = Answer(response.status, response.headers, response.read())
@@ -364,7 +364,7 @@ class Api:
                 "kind": body["kind"],
                 "apiVersion": body["apiVersion"],
                 "items": [self._object(one) for one in body["items"] or []],
-                "more": "continue" in body["metadata"],
+                "more": bool(body["metadata"].get("continue")),
                 "remaining": body["metadata"].get("remainingItemCount"),
             }
             return dict(self._clean(said))
@@ -405,6 +405,8 @@ class Api:
         """Without what is empty, and without what differs from run to run."""
         if key in TIMES and isinstance(value, str):
             return "<time>"
+        if key == "fieldsV1" and self.managed:
+            return sorted(_owned(value, ""))
         if key in CHOSEN and value and value not in ("None", ["None"]):
             return "<chosen>"
         if isinstance(value, dict):
@@ -415,7 +417,7 @@ class Api:
                     continue
                 if name in ACCOUNT and one == "default":
                     continue
-                if name == "name" and meta and str(one).startswith(meta):
+                if name == "name" and isinstance(meta, str) and meta and str(one).startswith(meta):
                     one = f"{meta}<chosen>"  # noqa: PLW2901
                 clean = self._clean(one, name)
                 if clean not in (None, {}, []):
@@ -430,6 +432,14 @@ class Api:
         text = re.sub(r"(resourceVersion=)[1-9]\d*", r"\1<version>", text)
         text = re.sub(r"(continue=)[^&]+", r"\1<token>", text)
         return _MOMENT.sub("<time>", _UID.sub("<uid>", text))
+
+
+def _owned(fields: Obj, at: str) -> Iterator[str]:
+    if at and (not fields or "." in fields):
+        yield at
+    for key, below in fields.items():
+        if key != ".":
+            yield from _owned(below, f"{at}/{key}" if at else key)
 
 
 def _is_access(value: Any) -> bool:

@@ -18,22 +18,17 @@ def test_pods(api: Api) -> None:
     high = f"high-{api.ns}"
     api.made(classes, {"metadata": {"name": high}, "value": 1000, "preemptionPolicy": "Never"})
     api.made(path, {"metadata": {"name": "high"}, "spec": {**POD_SPEC, "priorityClassName": high}})
-    for number, more in enumerate(
-        (
-            {"priorityClassName": "none"},
-            {"priority": 7},
-            {"priorityClassName": "system-node-critical"},
-            {"tolerations": [{"key": "node.kubernetes.io/not-ready", "operator": "Exists"}]},
-            {
-                "tolerations": [
-                    {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 5}
-                ]
-            },
-            {"schedulingGates": [{"name": "zonewise.io/wait"}]},
-            {"runtimeClassName": "none"},
-            {"nodeName": "n", "schedulingGates": [{"name": "zonewise.io/wait"}]},
-        )
-    ):
+    cases: list[Obj] = [
+        {"priorityClassName": "none"},
+        {"priority": 7},
+        {"priorityClassName": "system-node-critical"},
+        {"tolerations": [{"key": "node.kubernetes.io/not-ready", "operator": "Exists"}]},
+        {"tolerations": [{"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 5}]},
+        {"schedulingGates": [{"name": "zonewise.io/wait"}]},
+        {"runtimeClassName": "none"},
+        {"nodeName": "n", "schedulingGates": [{"name": "zonewise.io/wait"}]},
+    ]
+    for number, more in enumerate(cases):
         api.create(path, {"metadata": {"name": f"p{number}"}, "spec": {**POD_SPEC, **more}})
     api.patch(f"{path}/p5", {"spec": {"schedulingGates": None}})
 
@@ -212,7 +207,7 @@ def test_evictions(api: Api) -> None:
 
 
 def test_pod_subresources(api: Api) -> None:
-    """What needs a kubelet is not found where there is none; ephemeral containers are added apart."""
+    """What needs a kubelet is elsewhere; ephemeral containers are added apart."""
     path = f"{api.core}/pods/p"
     api.made(f"{api.core}/pods", {"metadata": {"name": "p"}, "spec": POD_SPEC})
     debug = {"spec": {"ephemeralContainers": [{"name": "d", "image": "i"}]}}

@@ -66,17 +66,16 @@ def test_propagation(api: Api) -> None:
     """What becomes of dependents is written into finalizers, for the collector to read."""
     path = f"{api.core}/configmaps"
     held = ["zonewise.io/test"]
-    for number, options in enumerate(
-        (
-            {"propagationPolicy": "Background"},
-            {"propagationPolicy": "Foreground"},
-            {"propagationPolicy": "Orphan"},
-            {"orphanDependents": True},
-            {"orphanDependents": False},
-            {"orphanDependents": True, "propagationPolicy": "Foreground"},
-            {"propagationPolicy": "Nonsense"},
-        )
-    ):
+    cases: list[Obj] = [
+        {"propagationPolicy": "Background"},
+        {"propagationPolicy": "Foreground"},
+        {"propagationPolicy": "Orphan"},
+        {"orphanDependents": True},
+        {"orphanDependents": False},
+        {"orphanDependents": True, "propagationPolicy": "Foreground"},
+        {"propagationPolicy": "Nonsense"},
+    ]
+    for number, options in enumerate(cases):
         name = f"c{number}"
         api.made(path, {"metadata": {"name": name, "finalizers": held}})
         answer = api.delete(f"{path}/{name}", options, dryRun="All", quiet=True)
@@ -85,7 +84,8 @@ def test_propagation(api: Api) -> None:
             first = [one for one in answer.meta["finalizers"] if one not in held]
             api.note("finalizers", first)
     apps = api.group("apps/v1")
-    for query in ({"propagationPolicy": "Foreground"}, {"orphanDependents": "true"}):
+    queries: list[Obj] = [{"propagationPolicy": "Foreground"}, {"orphanDependents": "true"}]
+    for query in queries:
         api.delete(f"{apps}/deployments/none", **query)
 
 
@@ -107,6 +107,9 @@ def test_options(api: Api) -> None:
     api.delete(f"{own}-not", {"preconditions": {"uid": "x"}})
     api.ask("DELETE", own, b"kind: DeleteOptions\ndryRun: [All]\n", type="application/yaml")
     assert api.get(own).status == 200
+    both = {"propagationPolicy": "Background"}
+    assert api.delete(own, both, dryRun="All").status == 200
+    assert api.get(own).status == 404  # with a body, the URL's options are not looked at
 
 
 def test_collections(api: Api) -> None:

@@ -297,7 +297,8 @@ def test_delete(api: Api, sample: Sample) -> None:
     api.patch(path, {"metadata": {"finalizers": ["zonewise.io/test", "zonewise.io/more"]}})
     assert marked.status == 200
     assert marked.meta["deletionTimestamp"]
-    api.delete(path, {"propagationPolicy": "Foreground"}, quiet=busy, **DRY)
+    foreground = {"propagationPolicy": "Foreground", "dryRun": ["All"]}
+    api.delete(path, foreground, quiet=busy)
     api.delete(path, {"propagationPolicy": "Nonsense"})
     gone = api.patch(path, {"metadata": {"finalizers": None}}, quiet=busy)
     assert gone.status == 200

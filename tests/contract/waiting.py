@@ -32,3 +32,11 @@ def reached(api: Api, path: str, status: int, **query: Any) -> Answer:
             return answer
         assert time.monotonic() < deadline, answer.text
         time.sleep(PAUSE)
+
+
+def permitted(api: Api, path: str, *, user: str) -> None:
+    """Wait until somebody's new permission is known to the server."""
+    deadline = time.monotonic() + SECONDS
+    while api.get(path, user=user, quiet=True).status == 403:
+        assert time.monotonic() < deadline, path
+        time.sleep(PAUSE)
