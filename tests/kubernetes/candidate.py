@@ -2,7 +2,8 @@
 
 Its controller patches every ConfigMap of a namespace again and again, always with the version it
 has read. On SIGUSR1 the process stops itself (SIGSTOP) at the worst moment: right before its next
-write asks the fence, or right after the fence has let it pass. It prints what happens to it, one
+write asks the fence first, or right after the fence, asked last with the connection at hand, has
+let it pass. It prints what happens to it, one
 word per line: ``leading``, ``lost``.
 """
 
@@ -13,6 +14,7 @@ import asyncio
 import os
 import signal
 import sys
+from weakref import WeakKeyDictionary
 
 from zonewise.api.errors import LeadershipLost
 from zonewise.api.meta import Key
@@ -38,6 +40,7 @@ class Candidate:
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
         self.stop_at = ""
+        self.asked: WeakKeyDictionary[asyncio.Task[object], bool] = WeakKeyDictionary()
         transport = HttpsTransport(load_config(options.kubeconfig))
         self.election = Election(
             Client(transport, retries=0),
@@ -50,10 +53,15 @@ class Candidate:
         self.client = Client(transport, fence=self.fence)
 
     def fence(self) -> None:
-        if self.stop_at == "before":
+        # Every write asks twice: before it looks for a connection, and when it has one.
+        task = asyncio.current_task()
+        assert task is not None
+        last = self.asked.get(task, False)
+        self.asked[task] = not last
+        if self.stop_at == "before" and not last:
             self.stop()
         self.election.fence()
-        if self.stop_at == "after":
+        if self.stop_at == "after" and last:
             self.stop()
 
     def stop(self) -> None:

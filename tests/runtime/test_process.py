@@ -41,16 +41,18 @@ async def test_a_signal_lets_main_leave_in_good_order(number: signal.Signals) ->
     seen: list[object] = []
 
     async def main(process: Process) -> None:
+        assert process.problem() == "the program is still starting"
         process.ready = True
-        seen.append(process.ready)
+        seen.append((process.ready, process.problem()))
         os.kill(os.getpid(), number)
         await process.stopping.wait()
-        seen.append(process.ready)
+        seen.append((process.ready, process.problem()))
         await asyncio.sleep(5)
         seen.append(process.reason)
 
     assert await supervise(main) == 0
-    assert seen == [True, False, f"received {number.name}"]
+    why = f"received {number.name}"
+    assert seen == [(True, None), (False, f"the program stops: {why}"), why]
 
 
 async def test_work_ends_with_the_program_and_cleans_up() -> None:

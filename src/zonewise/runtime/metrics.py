@@ -85,10 +85,10 @@ class Metrics:
         """Show watches; ``lambda: cache.stats`` is such a source."""
         self._sources.watches.append(stats)
 
-    def queue(self, name: str, queue: Queue[Any]) -> Callable[[float], None]:
-        """Show a queue; what is returned takes the seconds a key has waited in it."""
+    def queue(self, name: str, queue: Queue[Any]) -> None:
+        """Show a queue, and from now on how long keys wait in it; do it before keys are added."""
         self._sources.queues[name] = queue.stats
-        return self._waits.labels(name).observe
+        queue.waited = self._waits.labels(name).observe
 
     def controller(self, name: str) -> Observe:
         """What a ``Controller`` is to be given as ``observe``."""

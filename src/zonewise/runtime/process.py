@@ -61,6 +61,12 @@ class Process:
     def ready(self, value: bool) -> None:
         self._ready = value
 
+    def problem(self) -> str | None:
+        """Why the program does not do its work now; a readiness check."""
+        if self.stopping.is_set():
+            return f"the program stops: {self.reason}"
+        return None if self._ready else "the program is still starting"
+
     def stop(self, reason: str) -> None:
         """Begin to stop; the first reason counts."""
         if not self.stopping.is_set():
