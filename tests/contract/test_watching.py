@@ -57,7 +57,7 @@ def test_start(api: Api) -> None:
     api.delete(f"{path}/a")
     assert [one.type for one in single.take(2)] == ["ADDED", "DELETED"]
     assert api.get(f"{path}/b", watch="1").meta["name"] == "b"
-    old = api.watch(path.replace("/v1/", "/v1/watch/"))
+    old = api.watch(path.replace("/v1/", "/v1/watch/"), watch="0")
     assert [one.name for one in old.take(1)] == ["b"]
 
 

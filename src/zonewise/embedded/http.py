@@ -112,7 +112,11 @@ class HttpServer:
         try:
             return await self._answer(request)
         except ApiError as error:
-            return _response(answer_error(error))
+            response = _response(answer_error(error))
+            if request.can_read_body and not request.content.is_eof():
+                # What was not read cannot be told from the next request: say that this is the end.
+                response.force_close()
+            return response
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         headers = {name.lower(): value for name, value in request.headers.items()}
@@ -126,7 +130,7 @@ class HttpServer:
             headers=headers,
             impersonate=_impersonation(request.headers) if _AS in request.headers else None,
         )
-        if request.method == "GET" and call.flag("watch"):
+        if request.method == "GET" and (call.flag("watch") or "/watch/" in path):
             return await self._watch(request, call)
         writing = request.method not in {"GET", "HEAD", "OPTIONS"}
         if (self._writes if writing else self._reads) >= (
