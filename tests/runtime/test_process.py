@@ -182,6 +182,33 @@ async def test_parts_end_in_reverse_order() -> None:
     assert ended == ["recorder", "transport"]
 
 
+async def test_parts_that_can_stop_are_asked_to() -> None:
+    """A part with a stop finishes what it does; one that does not come to an end is cancelled."""
+    ended: list[str] = []
+    asked = asyncio.Event()
+
+    async def polite() -> None:
+        await asked.wait()
+        await asyncio.sleep(5)
+        ended.append("finished")
+
+    async def stubborn() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append("cancelled")
+
+    async def main(process: Process) -> None:
+        process.spawn(stubborn(), name="stubborn", stop=lambda: None)
+        process.spawn(polite(), name="polite", stop=asked.set)
+        await asyncio.sleep(1)
+
+    loop = asyncio.get_running_loop()
+    begin = loop.time()
+    assert await supervise(main, grace=8) == 0
+    assert ended == ["finished", "cancelled"] and loop.time() - begin == 9
+
+
 async def test_what_main_raises_reaches_the_caller() -> None:
     """A program that cannot start says so to the command line, which knows the exit code."""
 

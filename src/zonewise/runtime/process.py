@@ -11,9 +11,10 @@
   parts must not look healthy, so it is stopped with a sentence that names the part.
 
 From then on the time is bounded: ``main`` has ``grace`` seconds, then it is cancelled, and what
-ignores the cancellation for ``ABANDON`` seconds more is left behind. Spawned tasks are cancelled
-after ``main`` has ended, the last one first, because later parts may need earlier ones. A second
-signal ends the program at once.
+ignores the cancellation for ``ABANDON`` seconds more is left behind. Spawned parts end after
+``main`` has ended, the last one first, because later parts may need earlier ones; those that know
+how to stop in good order are asked to and get what is left of ``grace``, the others are cancelled.
+A second signal ends the program at once.
 
 Readiness: ``Process.ready`` turns true when ``main`` says so and false for good when the program
 begins to stop, so that it is taken out of a Service before it goes away.
@@ -48,9 +49,10 @@ class Process:
     def __init__(self) -> None:
         self.stopping = asyncio.Event()
         self.reason = ""
+        self.stopped_at = 0.0
         self.crashed = False
         self._ready = False
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks: dict[asyncio.Task[None], Callable[[], None] | None] = {}
 
     @property
     def ready(self) -> bool:
@@ -71,17 +73,24 @@ class Process:
         """Begin to stop; the first reason counts."""
         if not self.stopping.is_set():
             self.reason = reason
+            self.stopped_at = asyncio.get_running_loop().time()
             self.stopping.set()
 
     def spawn(
-        self, work: Coroutine[Any, Any, None], *, name: str, endless: bool = True
+        self,
+        work: Coroutine[Any, Any, None],
+        *,
+        name: str,
+        endless: bool = True,
+        stop: Callable[[], None] | None = None,
     ) -> asyncio.Task[None]:
         """Run a part of the program beside ``main``; if it fails the program stops.
 
-        An ``endless`` part also may not return before the program stops.
+        An ``endless`` part also may not return before the program stops. ``stop`` asks the part to
+        end by itself, as ``Controller.stop`` does; without it the part is cancelled.
         """
         task = asyncio.create_task(self._watch(work, name, endless), name=name)
-        self._tasks.append(task)
+        self._tasks[task] = stop
         task.add_done_callback(self._forget)
         return task
 
@@ -119,15 +128,21 @@ class Process:
         self.stop(sentence)
 
     def _forget(self, task: asyncio.Task[None]) -> None:
-        self._tasks.remove(task)
+        del self._tasks[task]
 
     async def end_tasks(self, *, within: float) -> None:
-        """Cancel what was spawned, the last first, each after the one before it has ended."""
+        """End what was spawned, the last first, each after the one before it has ended.
+
+        All together get so many seconds, and each that is cancelled at least ``ABANDON``.
+        """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + within
-        for task in reversed(self._tasks.copy()):
+        for task, stop in reversed(self._tasks.copy().items()):
+            if stop is not None:
+                stop()
+                await asyncio.wait([task], timeout=max(0.0, deadline - loop.time()))
             task.cancel()
-            await asyncio.wait([task], timeout=max(0.0, deadline - loop.time()))
+            await asyncio.wait([task], timeout=max(ABANDON, deadline - loop.time()))
             if not task.done():
                 _log.error("a part of the program did not stop in time", part=task.get_name())
 
@@ -151,7 +166,7 @@ async def supervise(main: Main, *, grace: float = GRACE) -> int:
         await _lead(process, main, grace)
     finally:
         process.stop("the program ended")
-        await process.end_tasks(within=grace)
+        await process.end_tasks(within=max(0.0, process.stopped_at + grace - loop.time()))
         for number in _SIGNALS:
             loop.remove_signal_handler(number)
     return 1 if process.crashed else 0
