@@ -14,7 +14,7 @@ from typing import Any, Literal
 import msgspec
 import yaml
 
-from zonewise.api import defaulting, faults, jsontext, managed, validation, wire
+from zonewise.api import defaulting, faults, managed, validation, wire
 from zonewise.api.definitions import Definitions
 from zonewise.api.errors import StatusCause
 from zonewise.api.jsontext import NotJSON
@@ -218,18 +218,28 @@ def read_options(call: Call) -> Obj:
 
 def read_any(call: Call, kind: str) -> Obj:
     """A body of a kind that is not stored: options, an eviction, a binding, a scale."""
-    match negotiation.body_format(call.headers.get("content-type", "")):
-        case "yaml":
-            return parse_yaml(call.body)
-        case "protobuf":
-            return _unpacked_any(call.body, kind)
+    shape = _loose_type(kind)
     try:
-        value = jsontext.read(call.body or b"{}")
-    except NotJSON as error:
-        raise refusals.bad_request(f"the body is not JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise refusals.bad_request("the body is not an object")
-    return value
+        match negotiation.body_format(call.headers.get("content-type", "")):
+            case "protobuf":
+                return _unpacked_any(call.body, kind)
+            case "yaml":
+                return validation.decode_yaml(shape, call.body, strict=False).value
+        return validation.decode(shape, call.body or b"{}", strict=False).value
+    except (NotJSON, NotYAML) as error:
+        raise refusals.bad_request(f"the body cannot be read: {error}") from None
+    except WrongType as error:
+        raise refusals.bad_request(
+            validation.unhandled(kind, LOOSE[kind].split(".")[-2], kind, str(error))
+        ) from None
+
+
+def typed(kind: str, value: Obj) -> Obj:
+    """The outcome of a patch as an object of a kind that is not stored."""
+    try:
+        return validation.accept(_loose_type(kind), value, strict=False).value
+    except WrongType as error:
+        raise refusals.bad_request(f"the outcome is no {kind}: {error}") from None
 
 
 def _unpacked_any(body: bytes, kind: str) -> Obj:
@@ -246,6 +256,21 @@ def _unpacked_any(body: bytes, kind: str) -> Obj:
 @cache
 def _loose_type(kind: str) -> Type:
     return Definitions().type(LOOSE[kind])
+
+
+def read_configuration(call: Call) -> Obj:
+    """The configuration of an apply; duplicate keys are refused, warned of or passed over."""
+    try:
+        value, repeated = validation.read_yaml(call.body)
+    except NotYAML as error:
+        raise refusals.bad_request(f"error decoding YAML: {error}") from None
+    mode = strictness(call)
+    if repeated and mode == "Strict":
+        raise refusals.bad_request("error decoding YAML: " + ", ".join(repeated))
+    if mode == "Warn":
+        call.warnings.extend(repeated)
+    found: Obj = value
+    return found
 
 
 def parse_yaml(body: bytes) -> Obj:

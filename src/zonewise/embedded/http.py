@@ -12,13 +12,16 @@ reading stops its own watch; the watch's bounded queue then closes the stream.
 from __future__ import annotations
 
 import asyncio
+import logging
 import ssl
 from asyncio.sslproto import SSLProtocol
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from urllib.parse import unquote
 
-from aiohttp import web
+import structlog
+from aiohttp import HttpVersion10, web
+from aiohttp.http_exceptions import HttpProcessingError
 from multidict import CIMultiDict, CIMultiDictProxy
 
 from zonewise.api.errors import ApiError
@@ -36,6 +39,17 @@ _AS = "Impersonate-User"
 _AS_EXTRA = "impersonate-extra-"
 
 Handle = Callable[[Call], Awaitable[Answer]]
+
+_log = structlog.get_logger(__name__)
+
+
+def _own_fault(record: logging.LogRecord) -> bool:
+    """Whether a failure is the server's; what strangers send must not fill the log."""
+    return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
+
+
+_quiet = logging.getLogger(__name__)
+_quiet.addFilter(_own_fault)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +100,8 @@ class HttpServer:
             tcp_keepalive=True,
             lingering_time=0,
             handler_cancellation=True,
+            auto_decompress=False,
+            logger=_quiet,
         )
         self._runner = web.ServerRunner(server, handle_signals=False, shutdown_timeout=2.0)
         await self._runner.setup()
@@ -122,6 +138,8 @@ class HttpServer:
         headers = {name.lower(): value for name, value in request.headers.items()}
         user = self._authenticate(headers.get("authorization", ""), _certificate(request))
         path, _, query = request.raw_path.partition("?")
+        if not path.startswith("/") or request.version < HttpVersion10:
+            raise refusals.bad_request("this is not a request that HTTP/1.1 allows")
         call = Call(
             method=request.method,
             path=path,
@@ -132,6 +150,9 @@ class HttpServer:
         )
         if request.method == "GET" and (call.flag("watch") or "/watch/" in path):
             return await self._watch(request, call)
+        if request.can_read_body:
+            # Before a place is taken: who sends slowly must not keep others from being served.
+            call.body = await self._body(request)
         writing = request.method not in {"GET", "HEAD", "OPTIONS"}
         if (self._writes if writing else self._reads) >= (
             self._limits.writes if writing else self._limits.reads
@@ -142,8 +163,6 @@ class HttpServer:
         else:
             self._reads += 1
         try:
-            if request.can_read_body:
-                call.body = await self._body(request)
             return _response(await self._handle(call))
         finally:
             if writing:
@@ -166,6 +185,8 @@ class HttpServer:
                     parts.append(part)
         except TimeoutError:
             raise refusals.bad_request("the body did not arrive in time") from None
+        except web.RequestPayloadError:
+            raise refusals.bad_request("the body is not what its headers announced") from None
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     async def _watch(self, request: web.BaseRequest, call: Call) -> web.StreamResponse:

@@ -43,7 +43,10 @@ def parse(path: str) -> Target | None:
     if rest and rest[-1] == "":
         rest = rest[:-1]
     if "%" in path:
-        rest = [unquote(part, errors="strict") for part in rest]
+        try:
+            rest = [unquote(part, errors="strict") for part in rest]
+        except UnicodeDecodeError:
+            raise refusals.no_such_resource() from None
     if not rest:
         return None
     if any(part in {"", ".", ".."} or "\x00" in part for part in rest[:4]):
