@@ -236,7 +236,7 @@ def _resource_names(value: Object) -> None:
 def _resource_definition(value: Object) -> None:
     """The storage version is a stored version from the beginning."""
     status = value.setdefault("status", {})
-    versions = (value.get("spec") or {}).get("versions", ())
-    stored = [version["name"] for version in versions if version.get("storage")]
+    versions = (value.get("spec") or {}).get("versions") or ()
+    stored = [version.get("name", "") for version in versions if version.get("storage")]
     if not status.get("storedVersions") and stored:
         status["storedVersions"] = stored[:1]

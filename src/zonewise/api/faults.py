@@ -16,6 +16,8 @@ from zonewise.api.errors import Invalid, Status, StatusCause, StatusDetails
 from zonewise.api.resource import Resource
 
 VALUE_LIMIT = 10_000
+FAULT_LIMIT = 500
+"""A body of 3 MiB can be wrong in a hundred thousand ways; nobody reads them all."""
 
 
 def required(field: str, detail: str = "") -> StatusCause:
@@ -74,9 +76,13 @@ def internal(field: str, detail: str) -> StatusCause:
 
 def refusal(resource: Resource, name: str, faults: Sequence[StatusCause]) -> Invalid:
     """The 422 that carries the faults of one object."""
+    left_out = len(faults) - FAULT_LIMIT
+    faults = faults[:FAULT_LIMIT]
     lines = [
         f"{fault.field}: {fault.message}" if fault.field else fault.message for fault in faults
     ]
+    if left_out > 0:
+        lines.append(f"and {left_out} more")
     text = lines[0] if len(lines) == 1 else "[" + ", ".join(lines) + "]"
     return Invalid(
         Status(

@@ -43,7 +43,8 @@ class Authenticator:
     ) -> None:
         self._tokens = tokens
         self._owners = {
-            hashlib.sha256(token.encode()).digest(): user for token, user in owners.items()
+            hashlib.sha256(token.encode(errors="surrogateescape")).digest(): user
+            for token, user in owners.items()
         }
         self._look = look
         self._clock = clock
@@ -61,7 +62,7 @@ class Authenticator:
 
     def review(self, token: str, audiences: tuple[str, ...]) -> tuple[User, tuple[str, ...]]:
         """The user of a token and the audiences it is good for; raises BadToken."""
-        owner = self._owner(hashlib.sha256(token.encode()).digest())
+        owner = self._owner(hashlib.sha256(token.encode(errors="surrogateescape")).digest())
         if owner:
             return owner, audiences
         claims = self._tokens.read(token)
@@ -71,7 +72,7 @@ class Authenticator:
         return self._account(claims), good
 
     def _by_token(self, token: str) -> User:
-        digest = hashlib.sha256(token.encode()).digest()
+        digest = hashlib.sha256(token.encode(errors="surrogateescape")).digest()
         owner = self._owner(digest)
         if owner:
             return owner

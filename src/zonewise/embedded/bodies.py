@@ -53,6 +53,9 @@ def read_stored(served: Served, raw: bytes) -> Obj:
     if served.conversion:
         served.conversion.from_storage(obj)
         _name(served, obj)
+    if served.refills:
+        kind = served.kind.type
+        obj = validation.accept_custom(kind, kind.fields["metadata"], obj, strict=False).value
     return obj
 
 
@@ -86,7 +89,7 @@ def copied(obj: Obj) -> Obj:
 
 def shown(served: Served) -> Callable[[bytes], bytes]:
     """How stored bytes become bytes of the served version."""
-    if served.conversion is None:
+    if served.conversion is None and not served.refills:
         return _same
     return lambda raw: encode(read_stored(served, raw))
 

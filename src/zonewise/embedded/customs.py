@@ -165,15 +165,16 @@ class Customs:
         conditions = {one.get("type"): one.get("status") for one in status.get("conditions") or ()}
         if conditions.get("Established") != "True":
             return
-        shown = (definition["spec"], status.get("acceptedNames"))
+        ending = bool(definition["metadata"].get("deletionTimestamp"))
+        shown = (definition["spec"], status.get("acceptedNames"), ending)
         if self._shown.get(name) == shown:
             return
         self._shown[name] = shown
         gone = self._served.get(name, [])
-        come = self._kinds(definition)
+        come = self._kinds(definition, ending)
         self._served[name] = come
         self._registry.replace(gone, come)
-        if gone:
+        if gone and not ending:
             self._state.end_watches(gone[0].storage, "the kind has changed")
 
     def _withdraw(self, name: str) -> None:
@@ -183,14 +184,17 @@ class Customs:
         for one in gone[:1]:
             self._state.end_watches(one.storage, "the kind is gone")
 
-    def _kinds(self, definition: Obj) -> list[Served]:
+    def _kinds(self, definition: Obj, ending: bool) -> list[Served]:
         spec = definition["spec"]
         names = (definition.get("status") or {}).get("acceptedNames") or spec["names"]
         versions = [one for one in spec["versions"] if one.get("served")]
         stored = next(one["name"] for one in spec["versions"] if one.get("storage"))
-        return [self._kind(spec, names, version, stored) for version in versions]
+        verbs = tuple(verb for verb in VERBS if verb != "create") if ending else VERBS
+        return [self._kind(spec, names, version, stored, verbs) for version in versions]
 
-    def _kind(self, spec: Obj, names: Obj, version: Obj, stored: str) -> Served:
+    def _kind(
+        self, spec: Obj, names: Obj, version: Obj, stored: str, verbs: tuple[str, ...]
+    ) -> Served:
         group, plural, number = spec["group"], names["plural"], version["name"]
         schema = (version.get("schema") or {}).get("openAPIV3Schema")
         below = version.get("subresources") or {}
@@ -207,7 +211,7 @@ class Customs:
             resource=Resource(group, number, names["kind"], plural, spec["scope"] == "Namespaced"),
             singular=names.get("singular", ""),
             list_kind=names.get("listKind") or f"{names['kind']}List",
-            verbs=VERBS,
+            verbs=verbs,
             make_type=lambda: type_of(schema, metadata=self._metadata()),
             short_names=tuple(names.get("shortNames") or ()),
             categories=tuple(names.get("categories") or ()),

@@ -42,7 +42,7 @@ class Whole:
     def __init__(self, served: Served) -> None:
         resource = served.kind.resource
         self._shown = bodies.shown(served)
-        self._same = served.conversion is None
+        self._same = served.conversion is None and not served.refills
         self._cut = 0 if served.custom else len(served.prefix)
         self._prefix = served.prefix
         self._head = (

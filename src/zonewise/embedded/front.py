@@ -12,11 +12,14 @@ from dataclasses import replace
 
 from zonewise.api.errors import ApiError
 from zonewise.api.resource import Resource
-from zonewise.embedded import paths, refusals
+from zonewise.embedded import negotiation, paths, refusals
 from zonewise.embedded.authorization import Act, Authorizer, refusal
 from zonewise.embedded.call import Answer, Call, Impersonation, User, answer_error
 from zonewise.embedded.paths import Target
 from zonewise.embedded.registry import Registry, Served
+from zonewise.runtime.logs import logger
+
+_log = logger("front")
 
 Verb = Callable[[Call, Served, Target], Awaitable[Answer]]
 Page = Callable[[Call], Answer]
@@ -53,6 +56,12 @@ class Front:
             answer = await self._handle(call)
         except ApiError as error:
             answer = answer_error(error)
+        except Exception:
+            # A fault of ours must not end the connection, nor look like somebody else's answer.
+            _log.exception("a request could not be answered", method=call.method, path=call.path)
+            answer = answer_error(
+                refusals.internal("this is a fault in zonewise; its log says more")
+            )
         if call.warnings:
             answer.warnings = tuple(dict.fromkeys(call.warnings))
         return answer
@@ -84,7 +93,7 @@ class Front:
             namespaced and target.name and not target.namespace
         ):
             raise refusals.no_such_resource()
-        verb = self._find(act, served, target)
+        verb = self._find(act, served, target, call.headers.get("accept", ""))
         if act.verb in ABOUT_ONE:
             call.check_options()
         if act.verb in {"update", "patch"}:
@@ -95,7 +104,7 @@ class Front:
         if not self._authorizer.judge(user, act).allowed:
             raise _forbidden(user, act)
 
-    def _find(self, act: Act, served: Served, target: Target) -> Verb:
+    def _find(self, act: Act, served: Served, target: Target, accept: str) -> Verb:
         if target.subresource:
             known = served.kind.subresources
             if target.subresource not in known:
@@ -109,6 +118,8 @@ class Front:
         elif bool(target.name) is (act.verb == "create") and act.verb in ABOUT_ONE:
             verb = None
         elif act.verb == "create" and served.storage in self._questions:
+            if negotiation.wanted(accept).form != "object":
+                raise refusals.not_acceptable(negotiation.ANSWER_TYPES)
             verb = self._questions[served.storage]
         elif act.verb in served.kind.verbs:
             verb = self._verbs.get(act.verb)

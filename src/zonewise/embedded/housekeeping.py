@@ -111,7 +111,9 @@ class Housekeeping:
             self._collector.observe(node, entry.uid, None if gone else entry.raw)
         if storage == "/namespaces" and not gone:
             self._attend(entry.name, NAMESPACE_GRACE if entry.deleting else 0.0)
-        elif gone and storage in {"/serviceaccounts", "/configmaps"}:
+        elif (storage == "/configmaps" and entry.name == AUTHORITY) or (
+            gone and storage == "/serviceaccounts"
+        ):
             self._attend(entry.namespace, 0.0)
         elif storage == CLUSTER_ROLES:
             self._aggregate.set()
@@ -169,6 +171,10 @@ class Housekeeping:
             "data": {"ca.crt": self._authority},
         }
         await self._ensure(name, "configmaps", config)
+        published = self._writer.look("/configmaps", name, AUTHORITY)
+        if published is not None and published.get("data") != config["data"]:
+            node = Node("/configmaps", name, AUTHORITY)
+            await self._change(node, lambda obj: {**obj, "data": config["data"]})
 
     async def _ensure(self, namespace: str, plural: str, obj: Obj) -> None:
         name = obj["metadata"]["name"]

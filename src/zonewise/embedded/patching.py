@@ -97,9 +97,11 @@ class Patcher:
         return patched
 
     async def _apply(self, call: Call, served: Served, target: Target, subresource: str) -> Written:
-        config = bodies.parse_yaml(call.body)
+        config = bodies.read_configuration(call)
         resource = served.kind.resource
         version, kind = config.get("apiVersion", ""), config.get("kind", "")
+        if not isinstance(version, str) or not isinstance(kind, str):
+            raise refusals.bad_request("apiVersion and kind must be text")
         if not version or not kind:
             raise refusals.bad_request(f"invalid object type: {version or '/'}, Kind={kind}")
         if (version.rpartition("/")[0], kind) != (resource.group, resource.kind):

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
 
+import msgspec
+
 from zonewise.api.errors import StatusCause
 from zonewise.api.kinds import Kind
 from zonewise.embedded.rules.base import Rules
@@ -54,6 +56,11 @@ class Served:
     def custom(self) -> bool:
         """Whether a CustomResourceDefinition made it."""
         return self.kind.custom
+
+    @cached_property
+    def refills(self) -> bool:
+        """Whether what is stored may lack a default that its definition has got since."""
+        return self.custom and b'"default":' in msgspec.json.encode(self.kind.schema)
 
     @cached_property
     def prefix(self) -> bytes:

@@ -218,7 +218,7 @@ class Subresources:
         again: bool,
     ) -> Answer:
         def scaled(obj: Obj) -> Obj:
-            scale = change(scale_of(served, obj))
+            scale = bodies.typed("Scale", change(scale_of(served, obj)))
             meta = scale.get("metadata") or {}
             if meta.get("name", target.name) != target.name:
                 raise refusals.bad_request(
@@ -257,7 +257,7 @@ class Subresources:
             raise refusals.not_found(served.kind.resource, target.name)
         request = await self._writer.admit(call, served, target, request)
         spec = request.get("spec") or {}
-        seconds = spec.get("expirationSeconds", TOKEN_SECONDS)
+        seconds = spec.get("expirationSeconds") or TOKEN_SECONDS
         found = []
         if seconds < SHORTEST:
             text = "may not specify a duration less than 10 minutes"
@@ -376,7 +376,7 @@ def _owned(served: Served, obj: Obj) -> bool:
 
 def _rescaled(served: Served, obj: Obj, replicas: Any) -> Obj:
     path = served.rules.scale_paths[0]
-    if not isinstance(replicas, int) or replicas < 0:
+    if type(replicas) is not int or not 0 <= replicas < 2**31:
         fault = faults.invalid(path, replicas, "should be a non-negative integer")
         raise faults.refusal(served.kind.resource, obj["metadata"]["name"], [fault])
     _put(obj, path, replicas)

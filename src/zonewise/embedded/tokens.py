@@ -124,7 +124,7 @@ class Tokens:
             return self._claims(claims)
         except InvalidSignature:
             raise BadToken("this token was not signed here") from None
-        except (ValueError, KeyError, TypeError, msgspec.DecodeError):
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
             raise BadToken("this is not a service account token") from None
 
     def _claims(self, claims: Obj) -> Claims:

@@ -63,7 +63,6 @@ class Writer:
         now: Callable[[], str],
         new_uid: Callable[[], str],
         choose: Callable[[str], str],
-        permitted: Callable[[Call, Served, Target], None],
     ) -> None:
         self._registry = registry
         self._state = state
@@ -72,7 +71,6 @@ class Writer:
         self._now = now
         self._new_uid = new_uid
         self._choose = choose
-        self._may_create = permitted
 
     def scene(self, call: Call, subresource: str = "") -> Scene:
         """What rules may know during this call."""
@@ -98,8 +96,6 @@ class Writer:
         """Store a new object; ``own`` as in ``change``."""
         meta = obj.setdefault("metadata", {})
         self._check_place(served, target, meta)
-        if call.method != "POST":  # the caller asked to update; creating is another permission
-            self._may_create(call, served, target)
         scene = self.scene(call)
         base = meta.get("generateName", "")
         generated = bool(base) and not meta.get("name")

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from zonewise.api.cel.values import UInt
 from zonewise.api.errors import ParseError
 
+LONGEST_NUMBER = 100
 TEXT_LIMIT = 20_000
 DEPTH_LIMIT = 100
 
@@ -373,6 +374,8 @@ class _Parser:
             return Constant(token.at, float(text))
         unsigned = text[-1] in "uU"
         digits = text[:-1] if unsigned else text
+        if len(digits) > LONGEST_NUMBER:
+            raise fault(self.text, token.at, "invalid int literal")
         value = int(digits, 16 if "x" in digits.lower() else 10)
         if unsigned:
             if not 0 <= value < 2**64:

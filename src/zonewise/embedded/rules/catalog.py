@@ -26,7 +26,12 @@ from zonewise.embedded.rules.events import EventRules, NewEventRules
 from zonewise.embedded.rules.hooks import HookRules
 from zonewise.embedded.rules.jobs import CronJobRules, JobRules
 from zonewise.embedded.rules.leases import LeaseRules
-from zonewise.embedded.rules.network import IngressClassRules, IngressRules, PolicyRules
+from zonewise.embedded.rules.network import (
+    AddressRules,
+    IngressClassRules,
+    IngressRules,
+    PolicyRules,
+)
 from zonewise.embedded.rules.pods import PodRules
 from zonewise.embedded.rules.quotas import LimitRangeRules, QuotaRules
 from zonewise.embedded.rules.roles import BindingRules, RoleRules
@@ -187,6 +192,7 @@ class Catalog:
             "discovery.k8s.io/endpointslices": SliceRules(),
             "events.k8s.io/events": NewEventRules(),
             "networking.k8s.io/ingressclasses": IngressClassRules(),
+            "networking.k8s.io/ipaddresses": AddressRules(),
             "networking.k8s.io/ingresses": IngressRules(),
             "networking.k8s.io/networkpolicies": PolicyRules(),
             "storage.k8s.io/csidrivers": DriverRules(),

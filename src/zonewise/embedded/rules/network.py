@@ -19,6 +19,18 @@ NOT_AT_THE_END = ("/..", "/.")
 PORT = "must be between 1 and 65535, inclusive"
 
 
+class AddressRules(Rules):
+    """IPAddresses are called by the address they are."""
+
+    def name_faults(self, name: str) -> list[str]:
+        """Why a name is none."""
+        try:
+            canonical = str(ipaddress.ip_address(name))
+        except ValueError:
+            return ["must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"]
+        return [] if name == canonical else [f'must be in canonical form ("{canonical}")']
+
+
 class IngressRules(Rules):
     """The rules of Ingresses."""
 
