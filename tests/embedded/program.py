@@ -30,6 +30,11 @@ class Answered:
     head: bytes
     body: bytes
 
+    @property
+    def ends(self) -> bool:
+        """Whether nothing more can be said on this connection."""
+        return not LENGTH.search(self.head) or b"connection: close" in self.head.lower()
+
     def json(self) -> Any:
         """The body, decoded."""
         return json.loads(self.body)
@@ -92,14 +97,14 @@ class Program:
 
 def say(link: ssl.SSLSocket, request: bytes) -> Answered:
     """Send bytes and read one answer; a server may hang up before it has read all."""
-    received = b""
+    received, bodiless = b"", request.startswith(b"HEAD ")
     with suppress(ConnectionError, ssl.SSLError):
         link.sendall(request)
     try:
         while True:
             head, end, body = received.partition(b"\r\n\r\n")
             length = LENGTH.search(head) if end else None
-            if end and (length is None or len(body) >= int(length[1])):
+            if end and (bodiless or length is None or len(body) >= int(length[1])):
                 break
             data = link.recv(65536)
             if not data:
