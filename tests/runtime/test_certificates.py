@@ -194,10 +194,10 @@ async def test_rotation_goes_on_by_itself() -> None:
     """Over many lives of a certificate both replicas change together and trust stays small."""
     world = World()
     one, two = world.replica().start(), world.replica().start()
-    await asyncio.sleep(6 * 3600)
+    await asyncio.sleep(4 * 3600)
     pairs = [pair for _, pair in one.served]
     assert pairs == [pair for _, pair in two.served]
-    assert 8 <= len(pairs) <= 10
+    assert 5 <= len(pairs) <= 7
     assert all(1 <= len(authorities(bundle)) <= 3 for bundle in world.bundles())
     lag = [abs(a - b) for (a, _), (b, _) in zip(one.served[1:], two.served[1:], strict=True)]
     assert max(lag) <= 2 * TIMING.poll
@@ -396,7 +396,7 @@ STEPS = st.tuples(
 )
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(st.lists(STEPS, min_size=3, max_size=8))
 def test_nobody_ever_serves_what_is_not_trusted(steps: list[tuple[int, str, float]]) -> None:
     """Races, restarts, cuts and rivals: trust always comes before use, and at the end all agree."""

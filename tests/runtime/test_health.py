@@ -52,6 +52,7 @@ def test_a_silent_watch_is_found_and_named() -> None:
 
 def test_a_watch_that_never_spoke_counts_from_its_start() -> None:
     """A server that accepts and says nothing does not count as silent since the epoch."""
+    assert fresh_watches(lambda: [WatchStats("nodes")], lambda: 1e6)() is None
     stats = WatchStats("nodes", started=900.0)
     assert fresh_watches(lambda: [stats], lambda: 1000.0, limit=600)() is None
     assert fresh_watches(lambda: [stats], lambda: 1600.0, limit=600)() is not None

@@ -49,6 +49,14 @@ def test_watches_are_read_when_scraped() -> None:
     assert value(metrics, "zonewise_watch_synced", **labels) == 0
 
 
+def test_a_watch_that_has_not_begun_has_no_age() -> None:
+    """A follower that begins its watches when it leads alarms nobody before."""
+    metrics = Metrics(clock=lambda: 1e6)
+    metrics.watches(lambda: [WatchStats("pods")])
+    labels = {"resource": "pods", "namespace": ""}
+    assert value(metrics, "zonewise_watch_last_byte_age_seconds", **labels) == 0
+
+
 def test_watches_of_one_resource_are_one_series() -> None:
     """Watches that differ only in their selectors show the worst age and the sum of counts."""
     metrics = Metrics(clock=lambda: 100.0)

@@ -67,11 +67,15 @@ def fresh_watches(
     *,
     limit: float = STALE_AFTER,
 ) -> Check:
-    """A check that fails when a watch has been silent for too long; names the worst one."""
+    """A check that fails when a watch has been silent for too long; names the worst one.
+
+    A watch that has not begun yet is not silent: a follower may begin its watches when it leads.
+    """
 
     def check() -> str | None:
         now = clock()
-        stale = [(one.age(now), one) for one in stats() if one.age(now) > limit]
+        begun = [one for one in stats() if one.started or one.last_byte]
+        stale = [(one.age(now), one) for one in begun if one.age(now) > limit]
         if not stale:
             return None
         age, worst = max(stale, key=lambda pair: pair[0])

@@ -174,7 +174,9 @@ _WATCH_SERIES: tuple[tuple[str, str, _Kind, _WatchRead], ...] = (
         "last_byte_age_seconds",
         "How long ago the last byte of the watch came.",
         GaugeMetricFamily,
-        lambda group, now: max(stats.age(now) for stats in group),
+        lambda group, now: max(
+            stats.age(now) if stats.started or stats.last_byte else 0.0 for stats in group
+        ),
     ),
     (
         "connected",
