@@ -141,7 +141,7 @@ class Certificates:
                 pause = min(pause, 1.0)
             except ZonewiseError as error:
                 _log.warning("cannot care for the certificate", error=str(error))
-            await asyncio.sleep(pause * self._rng.uniform(0.5, 1.0))
+            await asyncio.sleep(pause * self._rng.uniform(1.0, 1.2))
 
     def problem(self) -> str | None:
         """Why nobody should call this webhook now; a readiness check."""
