@@ -206,3 +206,41 @@ def test_what_cannot_be_says_so(kubectl: Kubectl) -> None:
     assert 'unknown field "colour"' in unknown
     kubectl("run", "p", "--image=x")
     assert "simulated" in kubectl("exec", "p", "--", "ls", fails=True)
+
+
+DEFINITION = """
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: widgets.example.com}
+spec:
+  group: example.com
+  scope: Namespaced
+  names: {plural: widgets, kind: Widget}
+  versions:
+  - name: v1
+    served: true
+    storage: true
+    additionalPrinterColumns: [{name: Size, type: integer, jsonPath: .spec.size}]
+    schema:
+      openAPIV3Schema:
+        type: object
+        properties: {spec: {type: object, properties: {size: {type: integer}}}}
+"""
+WIDGET = "apiVersion: example.com/v1\nkind: Widget\nmetadata: {name: w}\nspec: {size: %d}\n"
+
+
+def test_custom_resources(kubectl: Kubectl) -> None:
+    """A custom resource is applied, applied again with a change, and shows its columns."""
+    kubectl("apply", "-f", "-", stdin=DEFINITION)
+    kubectl("wait", "--for=condition=Established", "crd/widgets.example.com", "--timeout=20s")
+    assert "created" in kubectl("apply", "-f", "-", stdin=WIDGET % 2)
+    assert "configured" in kubectl("apply", "-f", "-", stdin=WIDGET % 5)
+    assert kubectl("get", "widgets", "--no-headers").split() == ["w", "5"]
+
+
+def test_unknown_kinds_do_not_hide_the_rest(kubectl: Kubectl) -> None:
+    """A kind that nobody serves is named, and what else is in the file is created."""
+    unknown = "apiVersion: foo.example/v1\nkind: Bar\nmetadata: {name: b}\n---\n"
+    complaint = kubectl("apply", "-f", "-", stdin=unknown + CONFIG % "late", fails=True)
+    assert 'no matches for kind "Bar"' in complaint
+    assert kubectl("get", "configmap", "settings", "-o", "jsonpath={.data.color}") == "late"

@@ -50,7 +50,7 @@ Not there yet: nodes, scheduler and workloads. Pods are stored, nothing runs the
         "up --api-only --data ./cluster --listen 127.0.0.1:6443  # a fixed place",
     ),
 )
-@click.option("--api-only", is_flag=True, help="Serve only the API: no nodes, no demo workloads.")
+@click.option("--api-only", is_flag=True, help="Serve only the API; today that is all there is.")
 @click.option(
     "--data",
     type=click.Path(path_type=Path, file_okay=False),
@@ -61,7 +61,10 @@ Not there yet: nodes, scheduler and workloads. Pods are stored, nothing runs the
     "--listen", metavar="ADDRESS:PORT", help="Where to serve.  [default: 127.0.0.1, a free port]"
 )
 @click.option(
-    "--feature-gates", metavar="A=true,B=false", default="", help="Gates of the sources' fields."
+    "--feature-gates",
+    metavar="A=true,B=false",
+    default="",
+    help="ServiceTopology, ServiceTrafficPolicy, TopologyAwareHints: see docs/embedded.md.",
 )
 @click.pass_obj
 def command(
@@ -141,6 +144,17 @@ def _allow_connections() -> None:
     wanted = _FILES if hard == resource.RLIM_INFINITY else min(hard, _FILES)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+async def _started(server: ApiServer, port: int) -> str:
+    """Serve where it was served last time, if that place is free and no other was asked for."""
+    last = server.identity.last_port()
+    if port or not last:
+        return await server.start(port)
+    try:
+        return await server.start(last)
+    except OSError:
+        return await server.start(0)
 
 
 def _place(listen: str | None) -> tuple[str, int]:

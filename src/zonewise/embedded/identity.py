@@ -68,6 +68,14 @@ class Identity:
         """Where the owner's kubeconfig is once the server answers."""
         return self.folder / KUBECONFIG
 
+    def last_port(self) -> int:
+        """The port of the last kubeconfig written here, so that clients find the server again."""
+        try:
+            config = json.loads(self.kubeconfig.read_text())
+            return int(config["clusters"][0]["cluster"]["server"].rpartition(":")[2])
+        except (OSError, ValueError, LookupError, TypeError):
+            return 0
+
     @property
     def authority_pem(self) -> str:
         """The CA's certificate."""

@@ -27,6 +27,7 @@ from zonewise.embedded.operations import paths
 META = "io.k8s.apimachinery.pkg.apis.meta.v1."
 SHARED = (META + "DeleteOptions", META + "Patch", META + "Status", LIST_META, OBJECT_META)
 REF = "#/components/schemas/"
+NOTHING_IN_V2 = b"\x0a\x032.0\x12\x10\x0a\x08Zonewise\x12\x04none"  # a version and a title
 
 Obj = dict[str, Any]
 
@@ -42,6 +43,9 @@ class Documents:
 
     def page(self, path: str, call: Call) -> Answer | None:
         """The answer for a path below `/openapi`, or None where there is nothing."""
+        if path == "/openapi/v2":
+            # kubectl looks here for kinds that v3 does not have; it must find that there are none.
+            return Answer(body=NOTHING_IN_V2, content_type="application/octet-stream")
         if path == "/openapi/v3":
             return Answer(body=msgspec.json.encode({"paths": self._index()}))
         name = path.removeprefix("/openapi/v3/")

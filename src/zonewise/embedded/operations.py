@@ -130,7 +130,9 @@ def _operations(
             made["requestBody"] = {"required": True, "content": _content(schema, action)}
         elif method == "patch":
             patch = {"schema": {"$ref": f"{REF}{META}Patch"}}
-            made["requestBody"] = {"required": True, "content": dict.fromkeys(PATCHES, patch)}
+            # kubectl patches with the best form it finds here, and only built-in kinds know all.
+            forms = [form for form in PATCHES if not (kind.custom and "strategic" in form)]
+            made["requestBody"] = {"required": True, "content": dict.fromkeys(forms, patch)}
         operations[method] = made
     return operations
 

@@ -305,6 +305,7 @@ def _drop_gated(spec: Obj, before: Obj | None, scene: Scene) -> None:
     ):
         if key in spec and not scene.gates[gate] and not (before and key in before):
             del spec[key]
+            scene.warnings.append(f"spec.{key} is ignored: its feature gate {gate} is off")
 
 
 def _wants_node_ports(spec: Obj) -> bool:
