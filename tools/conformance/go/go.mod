@@ -1,4 +1,4 @@
-module zonewise.io/tools/realkube/kubernetes
+module zonewise.io/tools/conformance
 
 go 1.26.0
 
