@@ -21,6 +21,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
+import msgspec
+
 from zonewise.api.comparison import Comparison, Mistyped, compare, reconciled, same
 from zonewise.api.errors import ParseError
 from zonewise.api.fieldset import (
@@ -29,11 +31,14 @@ from zonewise.api.fieldset import (
     difference,
     intersection,
     of_paths,
+    ordered,
     union,
 )
 from zonewise.api.resets import NOTHING, Reset
 from zonewise.api.schema import UNSET, Type
 
+REMEMBERED = 64
+REMEMBERED_SIZE = 16 * 1024
 MANAGER_LIMIT = 10
 MANAGER_NAME_LIMIT = 128
 ANCIENT = "ancient-changes"
@@ -63,6 +68,9 @@ STRIPPED = of_paths(
         ),
     ]
 )
+
+
+_encode = msgspec.json.Encoder().encode
 
 
 class Manager(NamedTuple):
@@ -148,7 +156,10 @@ def updated(write: Write, live: Object | None, new: Object) -> list[Entry]:
     try:
         if write.custom:
             managed = reconcile(write, managed)
-        changes = write.difference(base, new)
+        if live is None and not write.custom:
+            changes = _of_new(write, base, new)
+        else:
+            changes = write.difference(base, new)
         managed = yielded(write, managed, changes, None, (base, new))
     except Mistyped:
         return []
@@ -161,6 +172,32 @@ def updated(write: Write, live: Object | None, new: Object) -> list[Entry]:
         time = None if write.subresource == "scale" else write.time
         managed[manager] = Owned(fields, write.api_version, time)
     return encode(capped(managed))
+
+
+def _of_new(write: Write, base: Object, new: Object) -> Comparison:
+    """What a new object adds to nothing at all.
+
+    Objects of one template are the same but for their metadata, so what the rest adds is remembered
+    by its text; the trees are shared, which they may be, as nobody changes one.
+    """
+    rest = {name: value for name, value in new.items() if name != "metadata"}
+    text = _encode(rest)
+    if len(text) > REMEMBERED_SIZE:
+        return write.difference(base, new)
+    known: dict[bytes, Comparison] = write.type.memo.setdefault("new", {})
+    found = known.get(text)
+    if found is None:
+        empty = {name: value for name, value in base.items() if name != "metadata"}
+        found = compare(write.type, empty, rest)
+        if len(known) >= REMEMBERED:
+            known.clear()
+        known[text] = found
+    about = [
+        {"metadata": value["metadata"]} if "metadata" in value else {}
+        for value in map(bare, (base, new))
+    ]
+    levels = zip(found, compare(write.type, *about), strict=True)
+    return write.reset.kept_of(Comparison(*[ordered({**mine, **meta}) for mine, meta in levels]))
 
 
 def blank(kind: Type) -> Object:

@@ -55,9 +55,7 @@ class Verbs:
         obj = bodies.read(call, served)
         self._writer.check_identity(served, target, obj["metadata"])
         try:
-            written = await self._writer.change(
-                call, served, target, lambda _: bodies.copied(obj), again=False
-            )
+            written = await self._writer.change(call, served, target, lambda _: obj, again=False)
         except NotFound:
             if not served.rules.creates_on_update:
                 raise
@@ -79,7 +77,7 @@ class Verbs:
             call,
             served,
             target,
-            lambda _: bodies.copied(obj),
+            lambda _: obj,
             subresource="status",
             again=False,
         )
