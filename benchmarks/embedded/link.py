@@ -6,6 +6,7 @@ is one kept-alive connection with at most one request under way, as a pool's con
 
 from __future__ import annotations
 
+import os
 import re
 import select
 import socket
@@ -13,6 +14,7 @@ import ssl
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 LENGTH = re.compile(rb"\r\nContent-Length: *(\d+)", re.IGNORECASE)
 CHUNKED = re.compile(rb"\r\nTransfer-Encoding: *chunked", re.IGNORECASE)
@@ -21,14 +23,26 @@ READ = 256 * 1024
 PATIENCE = 120.0
 
 
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
 @dataclass(frozen=True)
 class Server:
-    """Where a server is, how it is trusted, and the token that opens it."""
+    """Where a server is, how it is trusted, the token that opens it, and its processes."""
 
     host: str
     port: int
     authority: str
     token: str
+    processes: tuple[int, ...]
+
+    def cpu(self) -> float:
+        """Seconds of processor time its processes have used."""
+        used = 0
+        for pid in self.processes:
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            used += int(fields[11]) + int(fields[12])
+        return used / TICKS
 
     def context(self) -> ssl.SSLContext:
         """TLS as both servers speak it."""
@@ -109,9 +123,10 @@ class Link:
 
 @dataclass
 class Taken:
-    """What a run measured."""
+    """What a run measured, without its preparations; ``cpu`` is the server's."""
 
     seconds: float = 0.0
+    cpu: float = 0.0
     latencies: list[float] = field(default_factory=list)
 
 
@@ -151,7 +166,7 @@ def drive(server: Server, connections: int, following: Next) -> Taken:
     try:
         for link in links:
             epoll.register(link.number, select.EPOLLIN)
-        begin = time.perf_counter()
+        begin, used = time.perf_counter(), server.cpu()
         busy = 0
         for number, link in enumerate(links):
             request = following(number, None)
@@ -177,6 +192,7 @@ def drive(server: Server, connections: int, following: Next) -> Taken:
                 else:
                     link.send(request)
         taken.seconds = time.perf_counter() - begin
+        taken.cpu = server.cpu() - used
     finally:
         for link in links:
             link.close()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -24,7 +23,6 @@ from zonewise.runtime.cluster import ClusterConfig, load_config
 from zonewise.runtime.transport import HttpsTransport
 
 RULES = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["*"]}]
-TICKS = os.sysconf("SC_CLK_TCK")
 START_SECONDS = 60.0
 
 
@@ -34,20 +32,10 @@ class Contestant:
 
     name: str
     server: Server
-    processes: tuple[int, ...]
-
-    def cpu(self) -> float:
-        """Seconds of processor time its processes have used."""
-        return sum(_cpu(pid) for pid in self.processes)
 
     def memory(self) -> float:
         """MB its processes occupy, what they share counted once."""
-        return sum(_pss(pid) for pid in self.processes) / 1024
-
-
-def _cpu(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS
+        return sum(_pss(pid) for pid in self.server.processes) / 1024
 
 
 def _pss(pid: int) -> int:
@@ -86,17 +74,14 @@ def pair() -> Iterator[tuple[Contestant, Contestant]]:
             ours(home / "ours") as (pid, kubeconfig),
             realkube.start(settings, folder=home / "real") as plane,
         ):
+            real = (plane.apiserver.pid, plane.etcd.pid)
             yield (
-                Contestant("ours", prepare(kubeconfig), (pid,)),
-                Contestant(
-                    "real",
-                    prepare(plane.kubeconfig),
-                    (plane.apiserver.pid, plane.etcd.pid),
-                ),
+                Contestant("ours", prepare(kubeconfig, (pid,))),
+                Contestant("real", prepare(plane.kubeconfig, real)),
             )
 
 
-def prepare(kubeconfig: Path) -> Server:
+def prepare(kubeconfig: Path, processes: tuple[int, ...]) -> Server:
     """Make what the load needs and get its token."""
     config = load_config(kubeconfig=kubeconfig)
     place = urlsplit(config.server)
@@ -107,6 +92,7 @@ def prepare(kubeconfig: Path) -> Server:
         port=place.port or 443,
         authority=base64.b64decode(authority).decode(),
         token=asyncio.run(_admit(config)),
+        processes=processes,
     )
 
 
