@@ -455,3 +455,51 @@ async def test_arming_says_whether_there_is_something_already() -> None:
     assert len(drain(watcher)) == 2
     watcher.close()
     assert not watcher.arm(lambda: calls.append(4))
+
+
+async def test_a_sink_takes_frames_while_the_reader_waits() -> None:
+    """What a sink takes is not returned again; what it declines comes next, in order, once."""
+    state = memory()
+    watcher = state.watch(KIND, "default")
+    taken: list[bytes] = []
+    room = True
+
+    def sink(chunk: bytes) -> bool:
+        if room:
+            taken.append(chunk)
+        return room
+
+    watcher.sink = sink
+    reader = asyncio.create_task(watcher.next())
+    await asyncio.sleep(0)
+    for name in ("a", "b"):
+        await put(state, name)
+        await asyncio.sleep(0)
+    await put(state, "elsewhere", namespace="other")
+    assert frames(*taken) == [("ADDED", "default/a", 2), ("ADDED", "default/b", 3)]
+    assert not reader.done()
+    room = False
+    await put(state, "c")
+    await asyncio.sleep(0)
+    await put(state, "d")
+    assert frames(await reader) == [("ADDED", "default/c", 5)]
+    assert frames(await watcher.next()) == [("ADDED", "default/d", 6)]
+    assert len(taken) == 2
+
+
+async def test_frames_a_sink_declined_survive_a_reader_that_gives_up() -> None:
+    """A reader that is cancelled as its frames come finds them when it asks again."""
+    state = memory()
+    watcher = state.watch(KIND)
+    watcher.sink = lambda _: False
+    reader = asyncio.create_task(watcher.next())
+    await asyncio.sleep(0)
+    await put(state, "a")
+    await asyncio.sleep(0)
+    reader.cancel()
+    await asyncio.gather(reader, return_exceptions=True)
+    await put(state, "b")
+    assert frames(await watcher.next(), await watcher.next()) == [
+        ("ADDED", "default/a", 2),
+        ("ADDED", "default/b", 3),
+    ]

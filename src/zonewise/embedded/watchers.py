@@ -36,7 +36,7 @@ LEFT: Final = "the watcher is done"
 
 SCAN = 1_024  # events that one poll looks at
 SWEEP = 128  # events between two looks at who is behind
-REPRESENTATIONS = 8  # whose newest chunk is kept, per kind
+REPRESENTATIONS = 16  # whose newest chunk is kept, per kind; each at one place
 
 _log = logger("watches")
 
@@ -134,8 +134,8 @@ class Watcher:
         if start < trail.base:
             self.end(SLOW)
             return None
-        if not self._place and self._matches is None:
-            chunk, self._position = watchers.shared(start, self._representation)
+        if self._matches is None:
+            chunk, self._position = watchers.shared(start, self._representation, self._place)
         else:
             chunk, self._position = watchers.chunk(
                 start, self._representation, self._place, self._matches
@@ -169,6 +169,9 @@ class Watcher:
         deadline = inf if timeout is None else loop.time() + timeout
         self._deadline = deadline
         while True:
+            if self._left:
+                declined, self._left = self._left, b""
+                return declined
             chunk = self.poll()
             if chunk is None or chunk:
                 return chunk
@@ -180,31 +183,29 @@ class Watcher:
             future: asyncio.Future[None] = loop.create_future()
             self._future = future
             self._loop = loop
-            self.arm(self._settle if self.sink is None else self._hurry)
+            self.arm(self.settle if self.sink is None else self._hurry)
             self._set_timer(loop, deadline)
             try:
                 await future
             finally:
                 self._future = None
                 self.disarm()
-            if self._left:
-                chunk, self._left = self._left, b""
-                return chunk
 
     def _hurry(self) -> None:
-        """Push behind the publication that woke this watcher, without waking a task for it."""
+        """Be pushed to behind the publication that woke this watcher; no task is woken for it."""
         if self._loop is not None:
-            self._loop.call_soon(self._push)
+            self._watchers.hurry(self, self._loop)
 
-    def _push(self) -> None:
+    def push(self) -> None:
+        """Give the sink what there is, unless ``next`` has stopped waiting."""
         if self._future is None or self._future.done() or self.sink is None:
             return
         chunk = self.poll()
         if chunk and not self.sink(chunk):
             self._left = chunk
-            self._settle()
+            self.settle()
         elif chunk is None or not self.arm(self._hurry):
-            self._settle()
+            self.settle()
 
     def _set_timer(self, loop: asyncio.AbstractEventLoop, deadline: float) -> None:
         """Have ``_tick`` called by ``deadline``.
@@ -223,11 +224,12 @@ class Watcher:
         if self._future is None:
             return
         if self._deadline <= when:
-            self._settle()
+            self.settle()
         else:
             self._set_timer(loop, self._deadline)
 
-    def _settle(self) -> None:
+    def settle(self) -> None:
+        """Let ``next`` go on."""
         if self._future is not None and not self._future.done():
             self._future.set_result(None)
 
@@ -308,7 +310,8 @@ class Watchers:
         # Those who wait, by place: "" is everywhere, "ns/" a namespace, a key one object.
         self._waiting: dict[str, dict[Watcher, None]] = {}
         self._unswept = 0
-        self._last: dict[Representation, tuple[int, int, bytes]] = {}
+        self._last: dict[tuple[Representation, str], tuple[int, int, bytes]] = {}
+        self._hurrying: list[Watcher] = []
 
     def __len__(self) -> int:
         return len(self._open)
@@ -353,17 +356,17 @@ class Watchers:
             self._unswept = 0
             self._sweep()
 
-    def shared(self, start: int, representation: Representation) -> tuple[bytes, int]:
+    def shared(self, start: int, representation: Representation, place: str) -> tuple[bytes, int]:
         """A chunk of everything from ``start`` on, the same bytes for all who are there."""
-        last = self._last.get(representation)
+        last = self._last.get((representation, place))
         if last is not None and last[0] == start:
             _, stop, chunk = last
             if stop == self.trail.end or len(chunk) >= self.limits.chunk_bytes:
                 return chunk, stop
-        chunk, stop = self.chunk(start, representation, "", None)
+        chunk, stop = self.chunk(start, representation, place, None)
         if len(self._last) >= REPRESENTATIONS:
             self._last.clear()
-        self._last[representation] = (start, stop, chunk)
+        self._last[representation, place] = (start, stop, chunk)
         return chunk, stop
 
     def chunk(
@@ -389,6 +392,21 @@ class Watchers:
                 found.append(of(event, seen, representation))
                 size += len(found[-1])
         return found[0] if len(found) == 1 else b"".join(found), position
+
+    def hurry(self, watcher: Watcher, loop: asyncio.AbstractEventLoop) -> None:
+        """Push to this watcher soon, together with all others that were just woken."""
+        if not self._hurrying:
+            loop.call_soon(self._push)
+        self._hurrying.append(watcher)
+
+    def _push(self) -> None:
+        woken, self._hurrying = self._hurrying, []
+        for watcher in woken:
+            try:
+                watcher.push()
+            except Exception:
+                _log.exception("a watcher could not be written to", kind=self.trail.kind)
+                watcher.settle()
 
     def close(self, reason: str) -> None:
         """End all watches of this kind."""
