@@ -26,13 +26,13 @@ def endpoint(slice_number: int, number: int) -> dict[str, Any]:
     return {
         "addresses": [f"10.{place >> 16 & 255}.{place >> 8 & 255}.{place & 255}"],
         "conditions": {"ready": True, "serving": True, "terminating": False},
-        "nodeName": f"ip-10-0-{node >> 8}-{node & 255}.eu-west-1.compute.internal",
         "targetRef": {
             "kind": "Pod",
             "namespace": namespace,
             "name": f"service-{slice_number}-{uid(place)[:8]}-{uid(place, 1)[:5]}",
             "uid": uid("pod", place),
         },
+        "nodeName": f"ip-10-0-{node >> 8}-{node & 255}.eu-west-1.compute.internal",
         "zone": ZONES[node % len(ZONES)],
         "hints": {"forZones": [{"name": ZONES[node % len(ZONES)]}]},
     }
