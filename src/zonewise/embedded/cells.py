@@ -15,7 +15,7 @@ import msgspec
 
 from zonewise.api.errors import ParseError
 from zonewise.api.kinds import Column
-from zonewise.embedded.printers import since
+from zonewise.embedded.printers.base import since
 from zonewise.embedded.table import Printer
 
 Obj = dict[str, Any]
