@@ -87,6 +87,8 @@ async def test_the_store_is_filled_and_follows(watch_list: bool) -> None:
         await follower.reflector.synced.wait()
         assert follower.names() == ["node-0", "node-1", "node-2"]
         assert follower.store.synced
+        await asyncio.sleep(1)
+        assert follower.reflector.stats.connected
         server.put(NODES, "node-1", spec={"unschedulable": True})
         server.drop(NODES, "node-0")
         server.put(NODES, "node-9")

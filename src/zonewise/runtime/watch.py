@@ -329,6 +329,7 @@ class Watch(Generic[T]):
         self._pace = pace or Pace(base=options.base, cap=options.cap, rng=self._rng)
         self._stats = stats or WatchStats(scope.cls.resource.qualified, scope.namespace or "")
         self._lived = 0.0
+        self._stats.connected = stream is not None
 
     async def batch(self) -> Iterator[WatchEvent[T]]:
         """The next events, bookmarks among them; raises ``Gone`` when only a list helps."""
