@@ -38,7 +38,13 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "admission": ("AdmissionRequest", "Allowed", "Denied"),
+    "admission": (
+        "AdmissionRequest",
+        "Allowed",
+        "Denied",
+    ),
     "cache": ("Cache",),
+    "certificates": ("Certificates",),
     "certificates": ("Certificates",),
     "client": ("Client", "Listing", "Version"),
     "cluster": ("ClusterConfig", "in_cluster_config", "load_config"),
@@ -47,13 +53,16 @@ _MODULES = {
     "election": ("Election", "LeaseTiming"),
     "exchange": ("Answer",),
     "health": ("Health",),
+    "health": ("Health",),
     "limiter": ("Limiter",),
     "logs": ("configure", "logger"),
     "memory": ("settle",),
     "metrics": ("Metrics",),
     "monitor": ("Monitor",),
+    "monitor": ("Monitor",),
     "process": ("Process", "run"),
     "queue": ("Queue",),
+    "recorder": ("Recorder",),
     "recorder": ("Recorder",),
     "reflector": ("Reflector",),
     "servercontext": ("ServerContext",),
@@ -62,6 +71,7 @@ _MODULES = {
     "transport": ("HttpsTransport", "Request", "Response", "Transport"),
     "watch": ("WatchEvent", "WatchOptions", "WatchStats"),
     "webhook": ("Desk", "WebhookServer"),
+    "webhook": ("WebhookServer",),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 
