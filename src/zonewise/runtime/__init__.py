@@ -38,13 +38,7 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "admission": ("AdmissionRequest", "Allowed", "Denied"),
-    "admission": (
-        "AdmissionRequest",
-        "Allowed",
-        "Denied",
-    ),
     "cache": ("Cache",),
-    "certificates": ("Certificates",),
     "certificates": ("Certificates",),
     "client": ("Client", "Listing", "Version"),
     "cluster": ("ClusterConfig", "in_cluster_config", "load_config"),
@@ -53,16 +47,13 @@ _MODULES = {
     "election": ("Election", "LeaseTiming"),
     "exchange": ("Answer",),
     "health": ("Health",),
-    "health": ("Health",),
     "limiter": ("Limiter",),
     "logs": ("configure", "logger"),
     "memory": ("settle",),
     "metrics": ("Metrics",),
     "monitor": ("Monitor",),
-    "monitor": ("Monitor",),
     "process": ("Process", "run"),
     "queue": ("Queue",),
-    "recorder": ("Recorder",),
     "recorder": ("Recorder",),
     "reflector": ("Reflector",),
     "servercontext": ("ServerContext",),
@@ -71,7 +62,6 @@ _MODULES = {
     "transport": ("HttpsTransport", "Request", "Response", "Transport"),
     "watch": ("WatchEvent", "WatchOptions", "WatchStats"),
     "webhook": ("Desk", "WebhookServer"),
-    "webhook": ("WebhookServer",),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 
