@@ -18,6 +18,7 @@ def _late(function: str) -> Iterator[Sheet]:
 BENCHMARKS = {
     "writes": lambda: _late("writes"),
     "reads": lambda: _late("reads"),
+    "lists": lambda: _late("lists"),
     "watch": lambda: _late("watch"),
     "memory": lambda: _late("memory"),
     "start": lambda: _late("start"),

@@ -100,7 +100,7 @@ def writes() -> Iterator[Sheet]:
 
 
 def reads() -> Iterator[Sheet]:
-    """get, and list of 5,000 pods."""
+    """get of one pod of 5,000."""
     with pair() as both:
         for one in both:
             fill(one, "read", PODS)
@@ -109,6 +109,13 @@ def reads() -> Iterator[Sheet]:
             job = Job("get", connections, count, PODS, "read")
             lines = tuple(compare(both, "get", job, "requests/s"))
             yield Sheet(title=f"get, {connections} at once", lines=lines, note=note())
+
+
+def lists() -> Iterator[Sheet]:
+    """list of 5,000 pods."""
+    with pair() as both:
+        for one in both:
+            fill(one, "read", PODS)
         for connections in CONNECTIONS:
             count = {1: 10, 16: 32, 64: 64}[connections]
             job = Job("list", connections, count, PODS, "read")

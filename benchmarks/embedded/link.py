@@ -21,6 +21,7 @@ CHUNKED = re.compile(rb"\r\nTransfer-Encoding: *chunked", re.IGNORECASE)
 END = b"\r\n0\r\n\r\n"
 READ = 256 * 1024
 PATIENCE = 120.0
+RETRY_AFTER = 1.0  # what a real server asks for
 
 
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -70,6 +71,8 @@ class Link:
         self.socket.setblocking(False)
         self.number = self.socket.fileno()
         self.sent_at = 0.0
+        self.refused_at = 0.0
+        self._request = b""
         self._parts: list[bytes] = []
         self._left = -1  # bytes of the body that are missing; -1 until the head is there
         self._chunked = False
@@ -77,6 +80,12 @@ class Link:
     def send(self, request: bytes) -> None:
         """Begin a request; all of them fit the socket's buffer."""
         self.sent_at = time.perf_counter()
+        self._request = request
+        self.again()
+
+    def again(self) -> None:
+        """Send the last request once more; its time began when it was first sent."""
+        request = self._request
         self._parts = []
         self._left = -1
         self._chunked = False
@@ -173,15 +182,24 @@ def drive(server: Server, connections: int, following: Next) -> Taken:
             if request is not None:
                 link.send(request)
                 busy += 1
+        refused: list[Link] = []
         while busy:
-            ready = epoll.poll(PATIENCE)
-            if not ready:
+            ready = epoll.poll(RETRY_AFTER if refused else PATIENCE)
+            if not ready and not refused:
                 raise RuntimeError("no answer for two minutes")
+            while refused and (
+                not ready or refused[0].refused_at < time.perf_counter() - RETRY_AFTER
+            ):
+                refused.pop(0).again()
             for descriptor, _ in ready:
                 number = place[descriptor]
                 link = links[number]
                 answer = link.receive()
                 if answer is None:
+                    continue
+                if answer[9:12] == b"429":  # flow control: both servers may ask for patience
+                    link.refused_at = time.perf_counter()
+                    refused.append(link)
                     continue
                 taken.latencies.append(time.perf_counter() - link.sent_at)
                 if not 200 <= int(answer[9:12]) < 300:
