@@ -168,5 +168,12 @@ def test_unknown_documents_are_not_there() -> None:
     """Only groups and versions that are served have a document."""
     documents = Documents([by_path(KINDS)["", "v1", "pods"]])
     assert ask(documents, "/openapi/v3/apis/apps/v1") is None
-    assert ask(documents, "/openapi/v2") is None
     assert ask(documents, "/openapi") is None
+
+
+def test_version_2_is_there_and_empty() -> None:
+    """kubectl, looking for a kind nobody serves, finds a version 2 without definitions."""
+    documents = Documents([by_path(KINDS)["", "v1", "pods"]])
+    answer = ask(documents, "/openapi/v2")
+    assert answer is not None
+    assert answer.body.startswith(b"\x0a\x032.0")
