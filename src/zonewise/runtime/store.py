@@ -301,12 +301,13 @@ def _whole(held: T | Packed[T]) -> T:
 
 
 def _insert(entries: _Entries, values: Iterable[Hashable], key: Key) -> None:
+    get = entries.get
     for value in values:
-        found = entries.get(value)
-        if found is None:
-            entries[value] = key
-        elif isinstance(found, _Bucket):
+        found = get(value)
+        if type(found) is _Bucket:
             found[key] = None
+        elif found is None:
+            entries[value] = key
         elif found != key:
             entries[value] = _Bucket({found: None, key: None})
 
