@@ -304,7 +304,7 @@ def _insert(entries: _Entries, values: Iterable[Hashable], key: Key) -> None:
     get = entries.get
     for value in values:
         found = get(value)
-        if type(found) is _Bucket:
+        if isinstance(found, _Bucket):
             found[key] = None
         elif found is None:
             entries[value] = key
