@@ -53,13 +53,6 @@ class Decoder(Generic[T]):
         except RecursionError as error:
             raise ParseError(f"{self._name}: nested too deeply") from error
 
-    def decode_lines(self, data: bytes | bytearray | memoryview) -> list[T]:
-        """The objects of many lines, on the fast path alone; one bad line fails them all."""
-        try:
-            return self._fast.decode_lines(data)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise ParseError(f"{self._name}: {error}") from error
-
 
 _decoders: dict[Any, Decoder[Any]] = {}
 _page_decoders: dict[Any, Decoder[Any]] = {}
