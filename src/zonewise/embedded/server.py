@@ -55,10 +55,12 @@ from zonewise.embedded.state import State
 from zonewise.embedded.subresources import Subresources
 from zonewise.embedded.table import Table
 from zonewise.embedded.tokens import Tokens
+from zonewise.embedded.transport import LocalTransport
 from zonewise.embedded.verbs import Verbs, not_here
 from zonewise.embedded.webhookcall import Caller, Services
 from zonewise.embedded.webhooks import Webhooks
 from zonewise.embedded.writing import Writer
+from zonewise.runtime.client import Client
 
 Obj = dict[str, Any]
 
@@ -231,10 +233,19 @@ class ApiServer:
 
     async def start(self, port: int = 0) -> str:
         """Boot, serve over HTTPS and write the kubeconfig; the address."""
-        await self.boot()
+        await self.live()
         self._http = HttpServer(
             self.handle, self.authenticator.authenticate, self.identity.tls(), self._settings.limits
         )
+        bound = await self._http.start(self.host, port)
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        address = f"https://{host}:{bound}"
+        self.identity.write_kubeconfig(address)
+        return address
+
+    async def live(self) -> None:
+        """Boot and keep house, for callers in this process alone."""
+        await self.boot()
         customs = Customs(
             state=self.state,
             registry=self.registry,
@@ -253,11 +264,11 @@ class ApiServer:
             clock=self._clock,
         ).start()
         self._tasks.append(asyncio.create_task(customs.run(), name="definitions"))
-        bound = await self._http.start(self.host, port)
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        address = f"https://{host}:{bound}"
-        self.identity.write_kubeconfig(address)
-        return address
+
+    def connect(self, name: str) -> Client:
+        """A client inside this process for a part of the cluster with this name."""
+        user = User(f"system:{name}", (MASTERS, AUTHENTICATED))
+        return Client(LocalTransport(self.handle, user), field_manager=name)
 
     async def close(self) -> None:
         """Stop serving; everything acknowledged is stored."""

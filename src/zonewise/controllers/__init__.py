@@ -1,0 +1,1 @@
+"""What Zonewise does against an API server: watch, decide, write the difference."""

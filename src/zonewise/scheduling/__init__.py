@@ -1,0 +1,1 @@
+"""Which node for which pod: the scheduler as a function. Pure."""

@@ -1,0 +1,1 @@
+"""Admission: what Zonewise says about objects before they are stored."""
