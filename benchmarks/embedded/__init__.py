@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from benchmarks.embedded.sheet import Sheet
+    from benchmarks.sheet import Sheet
 
 
 def _late(function: str) -> Iterator[Sheet]:

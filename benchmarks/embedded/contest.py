@@ -15,7 +15,7 @@ from pathlib import Path
 
 from benchmarks.embedded.load import Job
 from benchmarks.embedded.servers import Contestant, ours, pair
-from benchmarks.embedded.sheet import Line, Sheet
+from benchmarks.sheet import Line, Sheet
 from tools import realkube
 
 ROUNDS = int(os.environ.get("ZONEWISE_BENCH_ROUNDS", "3"))

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +35,12 @@ class Contestant:
 
     def memory(self) -> float:
         """MB its processes occupy, what they share counted once."""
-        return sum(_pss(pid) for pid in self.server.processes) / 1024
+        return megabytes(self.server.processes)
+
+
+def megabytes(processes: Iterable[int]) -> float:
+    """What processes occupy, what they share counted once."""
+    return sum(_pss(pid) for pid in processes) / 1024
 
 
 def _pss(pid: int) -> int:
@@ -46,9 +51,10 @@ def _pss(pid: int) -> int:
 
 
 @contextmanager
-def ours(folder: Path) -> Iterator[tuple[int, Path]]:
-    """The embedded API server; its process and kubeconfig."""
-    program = [sys.executable, "-m", "zonewise", "up", "--api-only", "--data", str(folder)]
+def ours(folder: Path, *flags: str) -> Iterator[tuple[int, Path]]:
+    """The embedded API server, or what the flags say; its process and kubeconfig."""
+    what = flags or ("--api-only",)
+    program = [sys.executable, "-m", "zonewise", "up", *what, "--data", str(folder)]
     with (folder.parent / f"{folder.name}.log").open("w") as log:
         process = subprocess.Popen(program, stdout=log, stderr=log)
     kubeconfig = folder / "kubeconfig"

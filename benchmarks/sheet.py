@@ -30,24 +30,26 @@ class Sheet:
     title: str
     lines: tuple[Line, ...]
     note: str = ""
+    goal: float = 1.0
 
     def plain(self) -> dict[str, Any]:
         """For machines."""
         lines = [{**asdict(line), "advantage": line.advantage} for line in self.lines]
-        return {"title": self.title, "lines": lines, "note": self.note}
+        return {"title": self.title, "lines": lines, "note": self.note, "goal": self.goal}
 
     def text(self) -> str:
         """For people."""
         width = max(len(line.name) for line in self.lines)
         rows = [self.title, f"   {'':<{width}} {'ours':>12} {'real':>12}"]
         for line in self.lines:
-            mark = " " if line.advantage >= 1 else "!"
+            mark = " " if line.advantage >= self.goal else "!"
             rows.append(
                 f" {mark} {line.name:<{width}} {line.ours:>12,.1f} {line.real:>12,.1f}"
                 f" {line.unit:<11} {line.advantage:6.2f} x"
             )
-        behind = sum(line.advantage < 1 for line in self.lines)
-        rows.append(f"   goal, ahead on every row: {f'{behind} behind' if behind else 'reached'}")
+        behind = sum(line.advantage < self.goal for line in self.lines)
+        verdict = f"{behind} behind" if behind else "reached"
+        rows.append(f"   goal, {self.goal:g} x or more on every row: {verdict}")
         if self.note:
             rows.append(f"   {self.note}")
         return "\n".join(rows)
