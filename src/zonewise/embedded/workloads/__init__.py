@@ -1,0 +1,1 @@
+"""Workload controllers: whose pods there are, how many, and how they change."""

@@ -1,0 +1,171 @@
+"""Taking pods down, with or without asking their disruption budget.
+
+``delete`` is what Kubernetes' own controllers do: budgets do not hold them back. ``evict`` is what
+KEP-8 asks for: an update or a scale-down is a planned disruption like any other, so whoever takes a
+running pod down asks first. Three rules keep that from doing harm:
+
+- A pod that is not Ready is deleted, never evicted. It serves nobody, and a budget that is unmet
+  because of it would otherwise hold back the very update that repairs it. The deletion carries the
+  version at which the pod was seen unready; one that became ready meanwhile is left alone.
+- A refusal is an answer, not an error: the caller learns what was *granted* and goes on with that.
+- No hot loop. After a refusal the workload rests, first for ``FIRST_PAUSE`` seconds, then twice as
+  long each time up to ``LONGEST_PAUSE``; a grant ends that, and so does news about a budget
+  (``reconsider``). An hour of refusals without news costs less than a hundred requests per
+  workload, however many pods it has. Each time another pod is asked for, the least refused one
+  first: budgets may cover the pods differently, and the most wanted victim may be the one that
+  is stuck.
+
+*Concurrent* are deletions, and evictions in batches that grow while all are granted; the batch in
+which one is refused is the last. *In memory* are only the pauses: after a restart they begin anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Generic, Literal, TypeAlias, TypeVar
+
+from zonewise.api.errors import Conflict, NotFound, ZonewiseError
+from zonewise.api.pod import Pod
+from zonewise.embedded.workloads.creation import in_batches
+from zonewise.runtime.client import Client
+
+K = TypeVar("K", bound=Hashable)
+
+Mode: TypeAlias = Literal["evict", "delete"]
+
+FIRST_PAUSE = 1.0
+LONGEST_PAUSE = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A pod that stays for now, and why."""
+
+    pod: Pod
+    error: ZonewiseError
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What became of a wish to take pods down; ``again`` is when to wish again, in seconds."""
+
+    granted: tuple[Pod, ...] = ()
+    refused: tuple[Refusal, ...] = ()
+    again: float | None = None
+
+
+@dataclass(slots=True)
+class _Rest:
+    failures: int = 0
+    until: float = 0.0
+    refused: dict[str, int] = field(default_factory=dict)
+
+
+def ready(pod: Pod) -> bool:
+    """Whether a pod's Ready condition is true."""
+    return any(one.type == "Ready" and one.status == "True" for one in pod.status.conditions)
+
+
+class Removal(Generic[K]):
+    """Takes pods of workloads down; ``K`` names a workload."""
+
+    def __init__(self, client: Client, *, mode: Mode, clock: Callable[[], float]) -> None:
+        self.mode = mode
+        self._client = client
+        self._clock = clock
+        self._resting: dict[K, _Rest] = {}
+
+    async def take(self, key: K, pods: Sequence[Pod], count: int) -> Taken:
+        """Take ``count`` of the pods down, the first ones if nobody objects."""
+        if self.mode == "delete":
+            return await self._delete(pods[:count])
+        unready = [pod for pod in pods if not ready(pod)][:count]
+        deleted = await self._delete(unready, as_seen=True)
+        running = [pod for pod in pods if ready(pod)]
+        evicted = await self._evict(key, running, count - len(unready))
+        again = evicted.again
+        if deleted.refused:
+            again = FIRST_PAUSE if again is None else min(again, FIRST_PAUSE)
+        return Taken(deleted.granted + evicted.granted, deleted.refused + evicted.refused, again)
+
+    def reconsider(self, key: K) -> bool:
+        """Let a workload ask again at once; False if it does not rest."""
+        rest = self._resting.get(key)
+        if rest is None:
+            return False
+        rest.until = 0.0
+        return True
+
+    def resting(self) -> tuple[K, ...]:
+        """The workloads that were refused something and wait."""
+        return tuple(self._resting)
+
+    def forget(self, key: K) -> None:
+        """The workload wishes nothing any more."""
+        self._resting.pop(key, None)
+
+    async def _delete(self, pods: Sequence[Pod], *, as_seen: bool = False) -> Taken:
+        results = await asyncio.gather(
+            *(self._delete_one(pod, as_seen=as_seen) for pod in pods), return_exceptions=True
+        )
+        return _sorted(pods, results)
+
+    async def _delete_one(self, pod: Pod, *, as_seen: bool) -> None:
+        meta = pod.metadata
+        version = meta.resource_version if as_seen else None
+        try:
+            await self._client.delete(
+                Pod, meta.name, meta.namespace, uid=meta.uid, resource_version=version
+            )
+        except NotFound:
+            pass
+        except Conflict:
+            # Another pod has the name by now: the one meant is gone. Or it merely changed.
+            if as_seen:
+                raise
+
+    async def _evict(self, key: K, pods: Sequence[Pod], count: int) -> Taken:
+        if count <= 0 or not pods:
+            return Taken()
+        rest = self._resting.get(key) or _Rest()
+        pause = rest.until - self._clock()
+        if pause > 0:
+            return Taken(again=pause)
+        tried = sorted(pods, key=lambda pod: rest.refused.get(pod.metadata.uid, 0))[:count]
+        taken = _sorted(tried, await in_batches(tried, self._evict_one))
+        if not taken.refused:
+            self._resting.pop(key, None)
+            return taken
+        living = {pod.metadata.uid for pod in pods}
+        rest.refused = {uid: n for uid, n in rest.refused.items() if uid in living}
+        for refusal in taken.refused:
+            uid = refusal.pod.metadata.uid
+            rest.refused[uid] = rest.refused.get(uid, 0) + 1
+        rest.failures = 1 if taken.granted else rest.failures + 1
+        asked = [getattr(refusal.error, "retry_after", None) or 0.0 for refusal in taken.refused]
+        pause = max(min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(rest.failures - 1, 10)), *asked)
+        rest.until = self._clock() + pause
+        self._resting[key] = rest
+        return Taken(taken.granted, taken.refused, pause)
+
+    async def _evict_one(self, pod: Pod) -> None:
+        meta = pod.metadata
+        with suppress(NotFound):
+            await self._client.evict(meta.name, meta.namespace, uid=meta.uid)
+
+
+def _sorted(pods: Sequence[Pod], results: Sequence[BaseException | None]) -> Taken:
+    """Who was granted and who refused; what is no refusal is raised."""
+    granted: list[Pod] = []
+    refused: list[Refusal] = []
+    for pod, result in zip(pods, results, strict=False):
+        if result is None:
+            granted.append(pod)
+        elif isinstance(result, ZonewiseError):
+            refused.append(Refusal(pod, result))
+        else:
+            raise result
+    return Taken(tuple(granted), tuple(refused))
