@@ -40,6 +40,9 @@ async def living(
     with tempfile.TemporaryDirectory(prefix="zonewise-test-", dir=MEMORY) as folder:
         server = ApiServer(Path(folder), clock=clock, rng=random.Random(seed), inline=True)
         await server.live()
+        await until(
+            lambda: server.state.latest("/serviceaccounts", "default", "default") is not None
+        )
         crew = Crew(server.connect, clock=clock, rng=random.Random(seed))
         for name, make in parts.items():
             crew.add(name, make)

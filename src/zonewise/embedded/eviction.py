@@ -5,10 +5,14 @@ select the pod. It is spent before the pod is deleted, by a compare-and-swap on 
 evictions that both see the last disruption one gets it, the other starts over and is refused. What
 was spent is written as ``disruptedPods``, so the budget's controller does not count the pod twice.
 A budget whose controller has not seen its latest spec allows nothing yet.
+
+A pod that goes for free goes as it was seen: if a Pending one runs meanwhile it is looked at once
+more, if an unready one changes meanwhile the client is asked to come back.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -21,7 +25,7 @@ from zonewise.embedded.call import Answer, Call, User, encode_status
 from zonewise.embedded.deleting import Deleter, Options, options_of
 from zonewise.embedded.paths import Target
 from zonewise.embedded.registry import Registry, Served
-from zonewise.embedded.rules.budgets import NOT_COUNTED
+from zonewise.embedded.rules.budgets import ALLOWED, NOT_COUNTED
 from zonewise.embedded.state import State
 from zonewise.embedded.writing import Writer
 
@@ -56,18 +60,42 @@ class Evictions:
         eviction = await self._writer.admit(call, served, target, _read(call, target))
         wishes = dict(eviction.get("deleteOptions") or {})
         options = options_of({**wishes, "dryRun": ["All"]} if call.dry_run else wishes)
-        pod = self._pod(served, target)
-        if self._asks(pod):
-            budgets = self._budgets(pod)
-            if len(budgets) > 1:
-                raise refusals.plain_failure(
-                    "This pod has more than one PodDisruptionBudget, which the eviction"
-                    " subresource does not support."
+        for attempt in range(TRIES):
+            pod = self._pod(served, target)
+            if self._asks(pod):
+                await self._ask(call, served, target, pod, options)
+                break
+            pending = (pod.get("status") or {}).get("phase") == "Pending"
+            try:
+                await self._remove(
+                    call, served, target, _pinned(options, pod) if pending else options
                 )
-            if budgets:
-                await self._spend(pod, budgets[0], options)
-        await self._remove(call, served, target, options)
+            except Conflict:
+                if options.version or not pending or attempt == TRIES - 1:
+                    raise
+            else:
+                break
         return Answer(status=201, body=encode_status(Status(status="Success", code=201)))
+
+    async def _ask(
+        self, call: Call, served: Served, target: Target, pod: Obj, options: Options
+    ) -> None:
+        """Spend the pod's budget, if it has one, and let the pod go."""
+        budgets = self._budgets(pod)
+        if len(budgets) > 1:
+            raise refusals.plain_failure(
+                "This pod has more than one PodDisruptionBudget, which the eviction"
+                " subresource does not support."
+            )
+        if not budgets or await self._spend(pod, budgets[0], options):
+            await self._remove(call, served, target, options)
+            return
+        try:
+            await self._remove(call, served, target, _pinned(options, pod))
+        except Conflict:
+            if options.version:
+                raise
+            raise refusals.over_budget(REFUSAL, _processing(budgets[0]), RETRY_SECONDS) from None
 
     def _pod(self, served: Served, target: Target) -> Obj:
         entry = self._state.latest(served.storage, target.namespace, target.name)
@@ -90,7 +118,8 @@ class Evictions:
                 found.append(entry.name)
         return found
 
-    async def _spend(self, pod: Obj, name: str, options: Options) -> None:
+    async def _spend(self, pod: Obj, name: str, options: Options) -> bool:
+        """Take one disruption from a budget; False if the pod is unready and costs none."""
         served = self._registry.of("policy/v1", "PodDisruptionBudget")
         assert served is not None
         meta = pod["metadata"]
@@ -105,13 +134,17 @@ class Evictions:
         now = self._writer.scene(call).now
         for attempt in range(TRIES):
             budget = self._writer.look(served.storage, meta["namespace"], name)
-            if budget is None or _free_to_go(pod, budget):
-                return
+            if budget is None:
+                return True
+            if _free_to_go(pod, budget):
+                return False
             _check(budget)
 
             def spent(obj: Obj) -> Obj:
                 status = obj.setdefault("status", {})
                 status["disruptionsAllowed"] = status.get("disruptionsAllowed", 0) - 1
+                if status["disruptionsAllowed"] == 0:
+                    _used_up(status, now)
                 status.setdefault("disruptedPods", {})[meta["name"]] = now
                 return obj
 
@@ -121,9 +154,10 @@ class Evictions:
                 )
             except Conflict:
                 if attempt == TRIES - 1:
-                    raise
+                    raise refusals.too_contended(name, RETRY_SECONDS) from None
             else:
-                return
+                break
+        return True
 
     async def _remove(self, call: Call, served: Served, target: Target, options: Options) -> None:
         system = Call(
@@ -154,16 +188,17 @@ class Evictions:
 
         if options.uid or options.version:
             self._deleter.check(served, target.name, self._pod(served, target), options)
-        await self._writer.change(
-            system, served, target, condemned, subresource="status", admitted=True
+        written = await self._writer.change(
+            system,
+            served,
+            target,
+            condemned,
+            subresource="status",
+            again=not options.version,
+            admitted=True,
         )
-        later = Options(
-            grace=options.grace,
-            policy=options.policy,
-            uid=options.uid,
-            dry_run=options.dry_run,
-            raw=options.raw,
-        )
+        version = str(written.entry.rv) if options.version and not options.dry_run else ""
+        later = replace(options, version=version)
         await self._deleter.delete(
             call, served, target.namespace, target.name, later, admitted=True
         )
@@ -212,8 +247,7 @@ def _check(budget: Obj) -> None:
     if (budget.get("spec") or {}).get("nodeSelectorTerm") is not None:
         raise refusals.over_budget(REFUSAL, f"The disruption budget {name}: {NOT_COUNTED}")
     if status.get("observedGeneration", 0) < meta.get("generation", 0):
-        why = f"The disruption budget {name} is still being processed by the server."
-        raise refusals.over_budget(REFUSAL, why, RETRY_SECONDS)
+        raise refusals.over_budget(REFUSAL, _processing(name), RETRY_SECONDS)
     allowed = status.get("disruptionsAllowed", 0)
     if allowed < 0:
         raise refusals.forbidden_plainly("pdb disruptions allowed is negative")
@@ -222,8 +256,43 @@ def _check(budget: Obj) -> None:
             "DisruptedPods map too big - too many evictions not confirmed by PDB controller"
         )
     if allowed == 0:
-        raise refusals.over_budget(
-            REFUSAL,
-            f"The disruption budget {name} needs {status.get('desiredHealthy', 0)} healthy pods and"
-            f" has {status.get('currentHealthy', 0)} currently",
-        )
+        raise refusals.over_budget(REFUSAL, _why_none(name, status))
+
+
+def _why_none(name: str, status: Obj) -> str:
+    """Why a budget allows nothing; its numbers mean nothing if it could not be counted."""
+    wants, has = status.get("desiredHealthy", 0), status.get("currentHealthy", 0)
+    told: Obj = next((one for one in status.get("conditions") or () if one["type"] == ALLOWED), {})
+    message = told.get("message") if told.get("status") == "False" else ""
+    begin = f"The disruption budget {name} does not allow evicting pods currently"
+    if message and told.get("reason") == "SyncFailed":
+        return f"{begin} because it failed sync: {message}"
+    if has <= wants:
+        return f"The disruption budget {name} needs {wants} healthy pods and has {has} currently"
+    return f"{begin} ({told['reason']}): {message}" if message else begin
+
+
+def _processing(name: str) -> str:
+    return f"The disruption budget {name} is still being processed by the server."
+
+
+def _pinned(options: Options, pod: Obj) -> Options:
+    """Only the pod as it was seen, unless the client named a version itself."""
+    return replace(options, version=options.version or pod["metadata"]["resourceVersion"])
+
+
+def _used_up(status: Obj, now: str) -> None:
+    """Say that nothing is left, as the budget's controller will."""
+    conditions = status.setdefault("conditions", [])
+    old = next((one for one in conditions if one["type"] == ALLOWED), None)
+    if old is None:
+        old = {"type": ALLOWED}
+        conditions.append(old)
+    if old.get("status") != "False":
+        old["lastTransitionTime"] = now
+    old.update(
+        status="False",
+        reason="InsufficientPods",
+        message="",
+        observedGeneration=status.get("observedGeneration", 0),
+    )

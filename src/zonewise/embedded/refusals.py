@@ -270,6 +270,12 @@ def over_budget(message: str, why: str, retry_after: int = 0) -> TooManyRequests
     )
 
 
+def too_contended(budget: str, retry_after: int) -> ServerError:
+    """Others change a budget faster than this eviction can spend it."""
+    text = f'couldn\'t update PodDisruptionBudget "{budget}" due to conflicts'
+    return ServerError(_status(504, "Timeout", f"Timeout: {text}", retry_after=retry_after))
+
+
 def forbidden_plainly(message: str) -> Forbidden:
     """A "no" that is about no resource."""
     return Forbidden(_status(403, "Forbidden", message))

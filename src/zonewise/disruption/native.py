@@ -1,0 +1,197 @@
+"""What a PodDisruptionBudget allows, counted as Kubernetes counts.
+
+A budget speaks of *expected* pods, of those that must be *healthy*, and of those that are. What is
+expected depends on how it was written: a whole number for ``minAvailable`` is compared with the
+pods that are there; a percentage, and any ``maxUnavailable``, with the sum of what the pods'
+controllers were asked for. So pods that do not exist yet are missed, and a rollout that has begun
+is counted from its end. Percentages round up on both sides.
+
+Healthy is a pod that is Ready, not leaving, and not promised to an eviction. A promise
+(``disruptedPods``, by name) is written by whoever evicts, before the pod goes; it ends with the
+pod's deletion or, if nothing happened, after two minutes. Otherwise one eviction that got lost
+would hold the budget for ever.
+
+What cannot be counted allows nothing: the status keeps its last numbers and says ``SyncFailed``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from zonewise.api import times
+from zonewise.api.meta import Condition, IntOrString
+from zonewise.api.pod import Pod
+from zonewise.api.policy import (
+    PodDisruptionBudget,
+    PodDisruptionBudgetSpec,
+    PodDisruptionBudgetStatus,
+)
+
+DELETION_SECONDS = 120.0
+"""How long an eviction may take to delete its pod."""
+
+ALLOWED = "DisruptionAllowed"
+TARGET = "DisruptionTarget"
+BY_KUBELET = "TerminationByKubelet"
+FINISHED = frozenset({"Succeeded", "Failed"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Count:
+    """What was counted."""
+
+    expected: int
+    desired: int
+    healthy: int
+    disrupted: Mapping[str, str]
+    """Promised pods that are still there, and since when."""
+    overdue: tuple[str, ...]
+    """Pods whose promised deletion did not come."""
+    recheck: float | None
+    """Seconds until the next promise ends."""
+
+    @property
+    def allowed(self) -> int:
+        """How many more pods may go; none where none are expected, as nobody knows yet."""
+        return max(self.healthy - self.desired, 0) if self.expected > 0 else 0
+
+    @classmethod
+    def of(
+        cls, budget: PodDisruptionBudget, pods: Iterable[Pod], scale: int, *, now: float
+    ) -> Count:
+        """Count the selected pods; ``scale`` is what their controllers were asked for in sum."""
+        pods = sorted(pods, key=lambda pod: pod.metadata.name)
+        expected, desired = _wanted(budget.spec, len(pods), scale)
+        promised = budget.status.disrupted_pods
+        healthy = 0
+        disrupted: dict[str, str] = {}
+        overdue: list[str] = []
+        left: list[float] = []
+        for pod in pods:
+            name = pod.metadata.name
+            if pod.metadata.deletion_timestamp is not None:
+                continue
+            if name in promised:
+                due = times.parse(promised[name]).timestamp() + DELETION_SECONDS - now
+                if due >= 0:
+                    disrupted[name] = promised[name]
+                    left.append(due)
+                    continue
+                overdue.append(name)
+            healthy += is_ready(pod)
+        return cls(
+            expected=expected,
+            desired=desired,
+            healthy=healthy,
+            disrupted=disrupted,
+            overdue=tuple(overdue),
+            recheck=min(left, default=None),
+        )
+
+
+def counted_by_scale(spec: PodDisruptionBudgetSpec) -> bool:
+    """Whether the controllers' scales are asked for; else the pods that are there are enough."""
+    return spec.max_unavailable is not None or isinstance(spec.min_available, str)
+
+
+def portion(value: IntOrString, whole: int) -> int:
+    """A number, or that many percent of the whole, rounded up."""
+    if isinstance(value, int):
+        return value
+    return -(-int(value.removesuffix("%")) * whole // 100)
+
+
+def is_ready(pod: Pod) -> bool:
+    """Whether a pod is Ready."""
+    return any(one.type == "Ready" and one.status == "True" for one in pod.status.conditions)
+
+
+def counted_status(
+    budget: PodDisruptionBudget, count: Count, *, now: str
+) -> PodDisruptionBudgetStatus:
+    """The status that tells what was counted; equal to the present one if nothing changed."""
+    generation = budget.metadata.generation
+    enough = count.allowed > 0
+    condition = Condition(
+        type=ALLOWED,
+        status="True" if enough else "False",
+        reason="SufficientPods" if enough else "InsufficientPods",
+        observed_generation=generation,
+    )
+    return PodDisruptionBudgetStatus(
+        observed_generation=generation,
+        disrupted_pods=dict(count.disrupted),
+        disruptions_allowed=count.allowed,
+        current_healthy=count.healthy,
+        desired_healthy=count.desired,
+        expected_pods=count.expected,
+        conditions=_with(budget.status.conditions, condition, now),
+    )
+
+
+def failed_status(budget: PodDisruptionBudget, why: str, *, now: str) -> PodDisruptionBudgetStatus:
+    """The status of a budget that could not be counted: nothing is allowed."""
+    old = budget.status
+    condition = Condition(
+        type=ALLOWED,
+        status="False",
+        reason="SyncFailed",
+        message=why,
+        observed_generation=old.observed_generation,
+    )
+    return PodDisruptionBudgetStatus(
+        observed_generation=old.observed_generation,
+        disrupted_pods=old.disrupted_pods,
+        disruptions_allowed=0,
+        current_healthy=old.current_healthy,
+        desired_healthy=old.desired_healthy,
+        expected_pods=old.expected_pods,
+        conditions=_with(old.conditions, condition, now),
+    )
+
+
+def stale_after(pod: Pod, *, now: float) -> float | None:
+    """Seconds until a pod that was to be disturbed counts as left alone; None if it was not.
+
+    What a kubelet announced stays, however long it takes; so does what finished.
+    """
+    if pod.metadata.deletion_timestamp is not None or pod.status.phase in FINISHED:
+        return None
+    for one in pod.status.conditions:
+        if one.type == TARGET and one.status == "True" and one.reason != BY_KUBELET:
+            since = (
+                times.parse(one.last_transition_time).timestamp()
+                if (one.last_transition_time)
+                else 0.0
+            )
+            return max(since + DELETION_SECONDS - now, 0.0)
+    return None
+
+
+def _wanted(spec: PodDisruptionBudgetSpec, present: int, scale: int) -> tuple[int, int]:
+    """How many pods are expected, and how many of them must be healthy."""
+    if spec.max_unavailable is not None:
+        return scale, max(scale - portion(spec.max_unavailable, scale), 0)
+    if isinstance(spec.min_available, int):
+        return present, spec.min_available
+    if spec.min_available is not None:
+        return scale, portion(spec.min_available, scale)
+    return 0, 0
+
+
+def _with(conditions: tuple[Condition, ...], wanted: Condition, now: str) -> tuple[Condition, ...]:
+    """The conditions with one of them set; the time moves only if its status does."""
+    old = next((one for one in conditions if one.type == wanted.type), None)
+    since = old.last_transition_time if old and old.status == wanted.status else now
+    changed = Condition(
+        type=wanted.type,
+        status=wanted.status,
+        reason=wanted.reason,
+        message=wanted.message,
+        observed_generation=wanted.observed_generation,
+        last_transition_time=since,
+    )
+    if old is None:
+        return (*conditions, changed)
+    return tuple(changed if one is old else one for one in conditions)
