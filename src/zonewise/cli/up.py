@@ -1,33 +1,45 @@
 """``zonewise up``: a cluster in one process, to try everything without Kubernetes.
 
-Today that is the API server. It serves until Ctrl-C or SIGTERM; what was acknowledged is then on
-the disk of ``--data``, or gone with its temporary folder where none was given.
+The API server, a scheduler, kubelets, controllers and simulated clients, over a folder. It runs
+until Ctrl-C or SIGTERM; what was acknowledged is then on the disk of ``--data``, or gone with its
+temporary folder where none was given.
 """
 
 from __future__ import annotations
 
+import asyncio
+import ipaddress
 import random
 import resource
-import shutil
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
 
 from zonewise.api.errors import ConfigError
 from zonewise.cli.command import Command
-from zonewise.cli.options import Options
+from zonewise.cli.options import Options, parse_duration
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from zonewise.api.gates import FeatureGates
+    from zonewise.cli.hosting import Content
+    from zonewise.embedded.cluster import Cluster
     from zonewise.embedded.server import ApiServer
     from zonewise.runtime.process import Process
 
 _LOOPBACK = "127.0.0.1"
 _FILES = 65_536
-_SUMMARY = """\
+_PORTS = 65_535
+_WIDTH = 100
+_OURS = frozenset({"lock", "state.db"})
+_API_ONLY = """\
 Zonewise serves a Kubernetes API ({version}) at {address}
 
   export KUBECONFIG={kubeconfig}
@@ -36,30 +48,69 @@ Zonewise serves a Kubernetes API ({version}) at {address}
   kubectl create configmap hello --from-literal=from=zonewise
   kubectl get configmaps --watch
 
-{keeping}
-Not there yet: nodes, scheduler and workloads. Pods are stored, nothing runs them.
+{ending}
+Only the API: pods are stored, nothing schedules or runs them.
 """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What was asked for."""
+
+    folder: Path
+    kept: bool
+    host: str
+    port: int
+    seed: int | None
+    gates: FeatureGates
+    removal: Literal["evict", "delete"]
+    pod_start: float
 
 
 @click.command(
     "up",
     cls=Command,
     examples=(
-        "up  # no root, no cluster, no network needed",
-        "up --data ./cluster  # keep it: the same cluster next time",
-        "up --api-only --data ./cluster --listen 127.0.0.1:6443  # a fixed place",
+        "up                                  # three zones, nine nodes, a small shop",
+        "up --data ./cluster                 # keep it: the same cluster next time",
+        "up --zones a,b --nodes-per-zone 50  # another shape",
+        "up -f dump.yaml                     # the shape of a real cluster, from kubectl get",
     ),
 )
-@click.option("--api-only", is_flag=True, help="Serve only the API; today that is all there is.")
+@click.option("--zones", metavar="A,B,C", help="Names of the zones.  [default: a,b,c]")
+@click.option(
+    "--nodes-per-zone", type=int, metavar="N", help="How many nodes each zone has.  [default: 3]"
+)
+@click.option(
+    "--cpu", metavar="8,4,2", help="CPUs of each zone's nodes, in turn.  [default: 8,4,2]"
+)
+@click.option("--empty", is_flag=True, help="Start everything, with no node and no workload.")
+@click.option(
+    "--api-only", is_flag=True, help="Serve only the API: objects are kept, nothing runs."
+)
 @click.option(
     "--data",
-    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
     help="Keep the cluster in this folder; its kubeconfig appears there.  [default: a temporary"
     " folder, removed at the end]",
 )
 @click.option(
     "--listen", metavar="ADDRESS:PORT", help="Where to serve.  [default: 127.0.0.1, a free port]"
 )
+@click.option(
+    "--workload-removal",
+    type=click.Choice(["evict", "delete"]),
+    default="evict",
+    help="How workloads take running pods down: evict asks disruption budgets, delete does as "
+    "Kubernetes does.  [default: evict]",
+)
+@click.option(
+    "--pod-start",
+    metavar="TIME",
+    default="1s",
+    help="How long a pod takes from its node to Ready.  [default: 1s]",
+)
+@click.option("--seed", type=int, metavar="N", help="Draw the same random numbers each time.")
 @click.option(
     "--feature-gates",
     metavar="A=true,B=false",
@@ -68,11 +119,23 @@ Not there yet: nodes, scheduler and workloads. Pods are stored, nothing runs the
 )
 @click.pass_obj
 def command(
-    options: Options, api_only: bool, data: Path | None, listen: str | None, feature_gates: str
+    options: Options,
+    zones: str | None,
+    nodes_per_zone: int | None,
+    cpu: str | None,
+    empty: bool,
+    api_only: bool,
+    data: str | None,
+    listen: str | None,
+    workload_removal: Literal["evict", "delete"],
+    pod_start: str,
+    seed: int | None,
+    feature_gates: str,
 ) -> int:
     """Run a cluster on this machine, in one process.
 
     The API server speaks as a Kubernetes 1.36 does, to kubectl and to every client that reads JSON.
+    Pods are scheduled, become ready, roll and fail as on a real cluster, but no container runs.
     Everything is on 127.0.0.1 unless --listen says otherwise, over TLS, with a kubeconfig of its
     own; your own kubeconfig is never touched.
     """
@@ -81,61 +144,188 @@ def command(
     from zonewise.runtime.process import run
 
     configure(verbosity=options.verbose, format=options.log_format)
-    del api_only  # the API is all there is yet
     host, port = _place(listen)
+    content = _content(zones, nodes_per_zone, cpu, empty=empty, api_only=api_only)
     gates = FeatureGates.parse(feature_gates)
-    folder = data if data is not None else Path(tempfile.mkdtemp(prefix="zonewise-"))
-    try:
+    delay = _seconds("--pod-start", pod_start)
+    with _folder(data) as folder:
+        plan = Plan(
+            folder=folder,
+            kept=data is not None,
+            host=host,
+            port=port,
+            seed=seed,
+            gates=gates,
+            removal=workload_removal,
+            pod_start=delay,
+        )
 
         async def main(process: Process) -> None:
-            await _serve(process, _server(folder, host, gates), port, kept=data is not None)
+            await _run(process, plan, content)
 
-        return run(main)
+        code = run(main)
+    kept = f"{folder} keeps the cluster" if plan.kept else "nothing is left of the cluster"
+    click.echo(f"Stopped; {kept}.")
+    return code
+
+
+def _content(
+    zones: str | None, per_zone: int | None, cpu: str | None, *, empty: bool, api_only: bool
+) -> Content | None:
+    """What a new cluster is to have; None is the API and nothing else."""
+    from zonewise.cli.hosting import Content
+    from zonewise.embedded.demo import shop
+    from zonewise.embedded.terrain import Terrain
+
+    flags = {"--zones": zones, "--nodes-per-zone": per_zone, "--cpu": cpu}
+    given = [name for name, value in flags.items() if value is not None]
+    if (empty or api_only) and given:
+        mode = "--empty" if empty else "--api-only"
+        raise ConfigError(f"with {mode} there are no nodes; leave out {given[0]}")
+    if api_only:
+        if empty:
+            raise ConfigError("--api-only is empty already; leave out --empty")
+        return None
+    if empty:
+        return Content("nothing", (), "--empty")
+    usual = Terrain()
+    terrain = Terrain(
+        zones=usual.zones if zones is None else _words(zones),
+        nodes_per_zone=usual.nodes_per_zone if per_zone is None else per_zone,
+        cpus=usual.cpus if cpu is None else _words(cpu),
+    )
+    objects = [*terrain.nodes(), *shop()]
+    return Content(f"the demo, {terrain}", objects, given[0] if given else "")
+
+
+async def _run(process: Process, plan: Plan, content: Content | None) -> None:
+    _allow_connections()
+    rng = random.Random(plan.seed) if plan.seed is not None else random.SystemRandom()
+    if content is None:
+        await _serve_only(process, plan)
+        return
+    from zonewise.embedded import server
+    from zonewise.embedded.cluster import Cluster, Settings
+
+    cluster = Cluster(
+        plan.folder,
+        host=plan.host,
+        settings=Settings(
+            api=server.Settings(gates=plan.gates),
+            removal=plan.removal,
+            pod_start=plan.pod_start,
+        ),
+        clock=time.time,
+        rng=rng,
+    )
+    try:
+        address = await _started(cluster.server, plan)
+        await process.until_stop(_live(process, cluster, address, plan, content))
     finally:
-        if data is None:
-            shutil.rmtree(folder, ignore_errors=True)
+        await cluster.close()
 
 
-def _server(folder: Path, host: str, gates: FeatureGates) -> ApiServer:
+async def _live(
+    process: Process, cluster: Cluster, address: str, plan: Plan, content: Content
+) -> None:
+    """Let the cluster work, and introduce it; ends only with an error."""
+    from zonewise.cli.hosting import Host, introduce
+    from zonewise.runtime.memory import settle
+
+    console = _console()
+    host = Host(cluster, console)
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(cluster.run())
+        refused = await host.plant(content)
+        await host.settled()
+        kubeconfig = cluster.server.identity.kubeconfig.resolve()
+        introduce(console, host.page(), address=address, kubeconfig=kubeconfig, refused=refused)
+        console.print(_ending(plan), style="dim")
+        settle()
+        process.ready = True
+
+
+async def _serve_only(process: Process, plan: Plan) -> None:
+    from zonewise.embedded.pages import VERSION
     from zonewise.embedded.server import ApiServer, Settings
+    from zonewise.runtime.memory import settle
 
-    return ApiServer(
-        folder,
-        host=host,
-        settings=Settings(gates=gates),
+    server = ApiServer(
+        plan.folder,
+        host=plan.host,
+        settings=Settings(gates=plan.gates),
         clock=time.time,
         rng=random.SystemRandom(),
     )
-
-
-async def _serve(process: Process, server: ApiServer, port: int, *, kept: bool) -> None:
-    from zonewise.embedded.pages import VERSION
-    from zonewise.runtime.memory import settle
-
     try:
-        _allow_connections()
-        address = await server.start(port)
-        keeping = (
-            "Ctrl-C stops it; the folder keeps everything."
-            if kept
-            else "Ctrl-C stops it and forgets everything; --data DIR keeps it."
-        )
+        address = await _started(server, plan)
         click.echo(
-            _SUMMARY.format(
+            _API_ONLY.format(
                 version=VERSION,
                 address=address,
                 kubeconfig=server.identity.kubeconfig.resolve(),
-                keeping=keeping,
+                ending=_ending(plan),
             ),
             nl=False,
         )
         settle()
         process.ready = True
         await process.stopping.wait()
-    except OSError as error:
-        raise ConfigError(f"cannot serve on {server.host}:{port}: {error.strerror}") from error
     finally:
         await server.close()
+
+
+async def _started(server: ApiServer, plan: Plan) -> str:
+    """Serve where it was served last time, if that place is free and no other was asked for."""
+    wanted = [plan.port] if plan.port else [*filter(None, [server.identity.last_port()]), 0]
+    for port in wanted:
+        try:
+            return await server.start(port)
+        except OSError as error:
+            fault = error
+    place = f"{plan.host}:{plan.port}"
+    why = (fault.strerror or str(fault)).lower()
+    raise ConfigError(
+        f"cannot serve on {place}: {why}; stop what listens there or choose another --listen"
+    ) from fault
+
+
+def _ending(plan: Plan) -> str:
+    if plan.kept:
+        return "Ctrl-C stops it; the folder keeps everything."
+    return "Ctrl-C stops it and forgets everything; --data DIR keeps it."
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=_WIDTH)
+
+
+@contextmanager
+def _folder(data: str | None) -> Iterator[Path]:
+    """The data folder; one that nobody asked to keep is removed at the end."""
+    if data is None:
+        with tempfile.TemporaryDirectory(prefix="zonewise-", ignore_cleanup_errors=True) as name:
+            yield Path(name)
+        return
+    if not data.strip():
+        raise ConfigError("--data is empty; give it a folder, for example --data ./cluster")
+    folder = Path(data)
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError(f"--data {data} is a file; give it a folder")
+    try:
+        found = {path.name for path in folder.iterdir()} if folder.exists() else set()
+    except OSError as error:
+        raise ConfigError(
+            f"--data {data} cannot be read: {error.strerror}; choose another"
+        ) from None
+    if found and not found & _OURS:
+        raise ConfigError(
+            f"--data {data} has other things in it and no cluster; give a new or an empty folder"
+        )
+    yield folder
 
 
 def _allow_connections() -> None:
@@ -146,22 +336,39 @@ def _allow_connections() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-async def _started(server: ApiServer, port: int) -> str:
-    """Serve where it was served last time, if that place is free and no other was asked for."""
-    last = server.identity.last_port()
-    if port or not last:
-        return await server.start(port)
-    try:
-        return await server.start(last)
-    except OSError:
-        return await server.start(0)
-
-
 def _place(listen: str | None) -> tuple[str, int]:
     if listen is None:
         return _LOOPBACK, 0
     host, colon, port = listen.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
-    if not colon or not host or not port.isdigit() or int(port) > 65535:
-        raise ConfigError(f"--listen {listen} is not ADDRESS:PORT, for example 127.0.0.1:6443")
+    if not colon or not host or not port.isdigit():
+        raise ConfigError(
+            f"--listen {listen} is not ADDRESS:PORT; write it for example as 127.0.0.1:6443"
+        )
+    if int(port) > _PORTS:
+        raise ConfigError(f"--listen {listen} has no such port; ports go from 1 to {_PORTS}")
+    if not _loopback(host):
+        click.echo(
+            f"warning: {listen} can be reached from other machines; who has the kubeconfig's token"
+            " owns this cluster",
+            err=True,
+        )
     return host, int(port)
+
+
+def _loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _seconds(flag: str, text: str) -> float:
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise ConfigError(f"{flag}: {error}") from None
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in text.split(","))

@@ -10,7 +10,8 @@ in the cluster.
 numbers, so that what one part draws never changes what another does. Nothing here knows of the
 embedded server: ``connect`` may as well lead to a real one.
 
-A part that ends, or raises, ends the crew: half a cluster that looks whole is worse than none.
+A part that ends, or raises, ends the crew: half a cluster that looks whole is worse than none. The
+``PartFailed`` that is raised then says which part it was.
 """
 
 from __future__ import annotations
@@ -22,11 +23,16 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from zonewise.api import times
+from zonewise.api.errors import ZonewiseError
 from zonewise.runtime.cache import Cache
 from zonewise.runtime.client import Client
 from zonewise.runtime.recorder import Recorder, RecorderLimits
 
 EVENTS = RecorderLimits(queue=20_000)
+
+
+class PartFailed(ZonewiseError):
+    """A part ended, which no part may do."""
 
 
 class Part(Protocol):
@@ -95,5 +101,8 @@ class Crew:
 
 
 async def _endless(name: str, part: Part) -> None:
-    await part.run()
-    raise RuntimeError(f"{name} ended by itself")
+    try:
+        await part.run()
+    except Exception as error:
+        raise PartFailed(f"{name} failed: {type(error).__name__}: {error}") from error
+    raise PartFailed(f"{name} ended by itself")

@@ -232,8 +232,12 @@ class ApiServer:
         )
 
     async def start(self, port: int = 0) -> str:
-        """Boot, serve over HTTPS and write the kubeconfig; the address."""
-        await self.live()
+        """Boot, serve over HTTPS and write the kubeconfig; the address.
+
+        Where the port is taken, ``OSError`` is raised and another may be tried.
+        """
+        if not self._tasks:
+            await self.live()
         self._http = HttpServer(
             self.handle, self.authenticator.authenticate, self.identity.tls(), self._settings.limits
         )

@@ -1,0 +1,194 @@
+"""A cluster that this program runs: planted, watched until it stands, introduced to its owner.
+
+Order: serve, let the crew work, plant what a new cluster is to have, wait until nothing is missing
+(at most ``PATIENCE`` seconds without progress), print the page. The kubeconfig is there after the
+first of these, so nobody has to wait for the last. A part of the cluster that fails ends the
+program with a sentence, whatever it is doing at that moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from zonewise.api import DaemonSet, Deployment, Node, Pod, Service, StatefulSet
+from zonewise.api.discovery import EndpointSlice
+from zonewise.api.errors import ConfigError
+from zonewise.cli.overview import Overview, overview, service_table, zone_table
+from zonewise.embedded import origin
+from zonewise.embedded.manifests import Refused
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from zonewise.embedded.cluster import Cluster
+
+Obj = dict[str, Any]
+
+PATIENCE = 6.0
+LOOK = 0.1
+LOOK_COST = 20
+"""Between two looks at a cluster passes at least this many times what a look takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What a new cluster is to have, and how that is called.
+
+    ``chosen`` is what the user wrote for it, "" if that was nothing in particular.
+    """
+
+    origin: str
+    objects: Sequence[Obj] = field(repr=False)
+    chosen: str = ""
+
+
+class Host:
+    """Runs one cluster for one terminal."""
+
+    def __init__(self, cluster: Cluster, console: Console) -> None:
+        self._cluster = cluster
+        self._console = console
+        cache = cluster.crew.cache
+        self._nodes = cache.store(Node)
+        self._pods = cache.store(Pod)
+        self._services = cache.store(Service)
+        self._slices = cache.store(EndpointSlice)
+
+    async def plant(self, content: Content) -> list[Refused]:
+        """Fill a new cluster; one that was filled before is left alone."""
+        client = self._cluster.client
+        made = await origin.recorded(client)
+        if made is not None:
+            if content.chosen and made != content.origin:
+                raise ConfigError(
+                    f"the data folder holds a cluster made from {made}, which {content.chosen} "
+                    "cannot change; leave it out, or give another --data folder"
+                )
+            return []
+        done = 0
+        total = len(content.objects)
+        with self._progress("making objects") as say:
+
+            def written(_: Obj) -> None:
+                nonlocal done
+                done += 1
+                say(f"made {done} of {total} objects")
+
+            refused = await self._cluster.planter.plant(content.objects, written=written)
+        await origin.record(client, content.origin)
+        return refused
+
+    async def settled(self) -> None:
+        """Wait until all workloads have their pods Ready, or nothing goes forward any more."""
+        loop = asyncio.get_running_loop()
+        await self._cluster.crew.cache.synced()
+        best = -1
+        deadline = loop.time() + PATIENCE
+        with self._progress("waiting for pods") as say:
+            while True:
+                began = loop.time()
+                ready, wanted = await _workloads(self._cluster)
+                say(f"{len(self._nodes)} nodes, {ready} of {wanted} pods ready")
+                if ready >= wanted:
+                    return
+                if ready > best:
+                    best, deadline = ready, loop.time() + PATIENCE
+                elif loop.time() > deadline:
+                    return
+                await asyncio.sleep(max(LOOK, LOOK_COST * (loop.time() - began)))
+
+    def page(self) -> Overview:
+        """The cluster as it is now."""
+        return overview(
+            nodes=self._nodes,
+            pods=self._pods,
+            services=self._services,
+            slices=self._slices,
+            seen=self._cluster.clients.seen(),
+        )
+
+    @contextmanager
+    def _progress(self, text: str) -> Iterator[Callable[[str], None]]:
+        """A line that changes, on a terminal; nothing elsewhere."""
+        if not self._console.is_terminal:
+            yield lambda _: None
+            return
+        with self._console.status(text) as status:
+            yield status.update
+
+
+async def _workloads(cluster: Cluster) -> tuple[int, int]:
+    """How many pods of all workloads are ready, and how many there are to be."""
+    ready = wanted = 0
+    client = cluster.client
+    for one in (*await client.list(Deployment), *await client.list(StatefulSet)):
+        desired = 1 if one.spec.replicas is None else one.spec.replicas
+        seen = one.status.observed_generation >= one.metadata.generation
+        wanted += desired
+        ready += min(desired, one.status.ready_replicas) if seen else 0
+    for each in await client.list(DaemonSet):
+        seen = each.status.observed_generation >= each.metadata.generation
+        wanted += each.status.desired_number_scheduled if seen else 1
+        ready += each.status.number_ready if seen else 0
+    return ready, wanted
+
+
+def introduce(
+    console: Console, page: Overview, *, address: str, kubeconfig: Path, refused: list[Refused]
+) -> None:
+    """Print what runs here, and what to try with it."""
+    from zonewise.embedded.pages import VERSION
+
+    console.print(f"[bold]A cluster runs here[/bold]: Kubernetes API {VERSION} at {address}\n")
+    if page.zones:
+        console.print(zone_table(page))
+        console.print()
+    if page.services:
+        console.print(service_table(page))
+        console.print()
+    if refused:
+        console.print(_refusals(refused))
+        console.print()
+    program = called()
+    zone = next((zone.name for zone in page.zones if zone.name), "")
+    commands = [
+        ("kubectl get pods -A -o wide", "what runs where"),
+        (f"{program} status -w", "this page, live"),
+        (f"{program} fail zone {zone}", f"take zone {zone} away and watch")
+        if zone
+        else ("kubectl create configmap hello --from-literal=a=b", "it is a Kubernetes API"),
+    ]
+    width = max(len(command) for command, _ in commands)
+    console.print(f"  [bold]export KUBECONFIG={kubeconfig}[/bold]\n", soft_wrap=True)
+    for command, meaning in commands:
+        console.print(f"  {command:<{width}}   [dim]# {meaning}[/dim]", soft_wrap=True)
+    console.print()
+
+
+def called() -> str:
+    """How to call this program again."""
+    if shutil.which("zonewise"):
+        return "zonewise"
+    path = Path(sys.argv[0])
+    return f"{sys.executable} -m zonewise" if path.name == "__main__.py" else str(path)
+
+
+def _refusals(refused: list[Refused], most: int = 20) -> Table:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("LEFT OUT", "NAME", "WHY"):
+        table.add_column(column, overflow="fold")
+    for one in refused[:most]:
+        table.add_row(one.kind, one.name, one.why)
+    if len(refused) > most:
+        table.add_row(f"and {len(refused) - most} more")
+    return table

@@ -1,0 +1,216 @@
+"""Clients that are not there: requests to every Service, drawn and routed, never sent.
+
+Every second a few requests are drawn. Each starts on a node, chosen by its CPU as the zones' shares
+are, and goes where a proxy on that node would send it by the EndpointSlices of the moment
+(``zonewise.traffic.routes``). Nothing is sent; what is counted is whether the endpoint was in the
+node's zone, in another one, or whether there was none. So the numbers say what real traffic of that
+shape would have done, no more: no latencies, no connections that stay.
+
+The counts of the last ``WINDOW`` seconds are in memory and in the ConfigMap ``zonewise-system/
+traffic``, one entry per Service, for whoever looks from outside. It is written when a number in it
+changed, at most every ``PAUSE`` seconds. After a restart counting starts anew.
+
+Bounded: ``RATE`` requests in a second over all Services, each at most ``RATE_EACH``. What a proxy
+in a place does with a Service is worked out once and kept until the Service or a slice changes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass
+
+import msgspec
+
+from zonewise.api import Node, Service
+from zonewise.api.discovery import EndpointSlice
+from zonewise.api.errors import ApiError
+from zonewise.api.gates import FeatureGates
+from zonewise.api.meta import Key
+from zonewise.embedded.crew import Means
+from zonewise.embedded.origin import NAMESPACE, ConfigMap, ensure_namespace
+from zonewise.runtime.logs import logger
+from zonewise.topology import counts, cpu_milli, zone_of
+from zonewise.traffic import Paths, Place, Target, as_obeyed, routes
+
+RATE = 400
+RATE_EACH = 20
+WINDOW = 60
+TICK = 1.0
+PAUSE = 5.0
+NAME = "traffic"
+INDEX = "clients: service"
+SERVICE_LABEL = "kubernetes.io/service-name"
+
+_log = logger("clients")
+
+
+@dataclass(slots=True)
+class Count:
+    """What became of requests."""
+
+    in_zone: int = 0
+    elsewhere: int = 0
+    nowhere: int = 0
+
+    def add(self, other: Count, sign: int = 1) -> None:
+        """Count those of another, or take them back."""
+        self.in_zone += sign * other.in_zone
+        self.elsewhere += sign * other.elsewhere
+        self.nowhere += sign * other.nowhere
+
+    @property
+    def requests(self) -> int:
+        """How many there were."""
+        return self.in_zone + self.elsewhere + self.nowhere
+
+
+class Seen(msgspec.Struct, frozen=True, rename="camel"):
+    """A Service's entry in the ConfigMap; ``in_zone`` and ``failed`` are parts of the requests."""
+
+    in_zone: float
+    failed: float
+    requests: int
+
+
+class Clients:
+    """Draws requests and counts them."""
+
+    def __init__(self, means: Means, *, gates: FeatureGates | None = None) -> None:
+        self._client = means.client
+        self._cache = means.cache
+        self._rng = means.rng
+        self._gates = gates or FeatureGates()
+        self._nodes = means.cache.store(Node)
+        self._services = means.cache.store(Service)
+        self._slices = means.cache.store(EndpointSlice, indexes={INDEX: _service_of})
+        self._places: tuple[list[Place], list[int]] | None = None
+        self._routes: dict[Key, dict[Place, tuple[Target, ...]]] = {}
+        self._seconds: deque[dict[Key, Count]] = deque()
+        self._totals: dict[Key, Count] = {}
+        self._told: dict[str, str] = {}
+        self._nodes.on_change(self._node_changed)
+        self._services.on_change(self._service_changed)
+        self._slices.on_change(self._slice_changed)
+
+    async def run(self) -> None:
+        """Draw, count and tell."""
+        await self._cache.synced()
+        loop = asyncio.get_running_loop()
+        next_told = loop.time() + PAUSE
+        while True:
+            await asyncio.sleep(TICK)
+            self._second()
+            if loop.time() >= next_told:
+                await self._tell()
+                next_told = loop.time() + PAUSE
+
+    def seen(self) -> dict[Key, Seen]:
+        """What became of each Service's requests in the last ``WINDOW`` seconds."""
+        return {
+            key: Seen(
+                in_zone=round(total.in_zone / total.requests, 2),
+                failed=round(total.nowhere / total.requests, 2),
+                requests=total.requests,
+            )
+            for key, total in sorted(self._totals.items())
+            if total.requests
+        }
+
+    def _second(self) -> None:
+        places, weights = self._places or self._settle()
+        asked = [service for service in self._services if _asked(service)]
+        if len(asked) > RATE:
+            asked = self._rng.sample(asked, RATE)
+        each = min(RATE_EACH, RATE // len(asked)) if asked else 0
+        second: dict[Key, Count] = {}
+        for service in asked if places else ():
+            count = second[service.key] = Count()
+            for place in self._rng.choices(places, weights, k=each):
+                targets = self._targets(service, place)
+                if not targets:
+                    count.nowhere += 1
+                elif self._rng.choice(targets).zone == place.zone:
+                    count.in_zone += 1
+                else:
+                    count.elsewhere += 1
+        self._seconds.append(second)
+        for key, count in second.items():
+            self._totals.setdefault(key, Count()).add(count)
+        if len(self._seconds) > WINDOW:
+            for key, count in self._seconds.popleft().items():
+                total = self._totals[key]
+                total.add(count, -1)
+                if not total.requests:
+                    del self._totals[key]
+
+    def _settle(self) -> tuple[list[Place], list[int]]:
+        """Where requests may start, and how often they do, until a node changes."""
+        nodes = sorted(filter(counts, self._nodes), key=lambda node: node.metadata.name)
+        places = [Place(zone=zone_of(node), node=node.metadata.name) for node in nodes]
+        self._places = (places, [max(1, cpu_milli(node)) for node in nodes])
+        return self._places
+
+    def _targets(self, service: Service, place: Place) -> tuple[Target, ...]:
+        known = self._routes.setdefault(service.key, {})
+        found = known.get(place)
+        if found is None:
+            family = service.spec.ip_families[0] if service.spec.ip_families else "IPv4"
+            targets = [
+                as_obeyed(endpoint)
+                for piece in self._slices.by(INDEX, service.key)
+                if piece.address_type == family
+                for endpoint in piece.endpoints or ()
+            ]
+            chosen = routes(targets, place, Paths.of(service, self._gates))
+            selection = chosen.cluster or chosen.local
+            found = known[place] = selection.targets if selection else ()
+        return found
+
+    def _node_changed(self, old: Node | None, new: Node | None) -> None:
+        self._places = None
+
+    def _service_changed(self, old: Service | None, new: Service | None) -> None:
+        for service in filter(None, (old, new)):
+            self._routes.pop(service.key, None)
+
+    def _slice_changed(self, old: EndpointSlice | None, new: EndpointSlice | None) -> None:
+        for piece in filter(None, (old, new)):
+            for key in _service_of(piece):
+                self._routes.pop(key, None)
+
+    async def _tell(self) -> None:
+        data = {
+            ".".join(key): msgspec.json.encode(seen).decode() for key, seen in self.seen().items()
+        }
+        if data == self._told:
+            return
+        try:
+            await ensure_namespace(self._client)
+            await self._client.apply(ConfigMap, NAME, NAMESPACE, {"data": data}, force=True)
+            self._told = data
+        except ApiError as error:
+            _log.debug("the numbers were not taken", error=str(error))
+
+
+def read(data: dict[str, str]) -> dict[Key, Seen]:
+    """What the ConfigMap says; entries that are not ours are left out."""
+    found: dict[Key, Seen] = {}
+    for name, text in data.items():
+        namespace, dot, service = name.partition(".")
+        try:
+            if dot:
+                found[namespace, service] = msgspec.json.decode(text, type=Seen)
+        except msgspec.DecodeError:
+            continue
+    return found
+
+
+def _asked(service: Service) -> bool:
+    spec = service.spec
+    return bool(spec.selector) and spec.cluster_ip not in ("", "None")
+
+
+def _service_of(piece: EndpointSlice) -> tuple[Key, ...]:
+    name = piece.metadata.labels.get(SERVICE_LABEL)
+    return ((piece.metadata.namespace, name),) if name else ()

@@ -1,0 +1,76 @@
+"""A whole cluster in this process: the API server and everyone who works in it.
+
+``start`` serves (or, without a port, lives for callers in this process alone), ``run`` lets the
+crew work, ``close`` ends both. A cluster needs no order between its parts: each waits for its own
+stores and finds its work in objects. What may differ is in ``Settings``; what the layers above add
+(controllers of their own, a dashboard) comes as further parts.
+
+Time and chance come from outside: with a virtual clock, and ``inline`` so that no thread is waited
+for, a cluster lives through an hour in seconds.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from zonewise.embedded import server
+from zonewise.embedded.clients import Clients
+from zonewise.embedded.crew import Crew, Means, Part
+from zonewise.embedded.manifests import Planter
+
+Parts = Mapping[str, Callable[[Means], Part]]
+Removal = Literal["evict", "delete"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What may be chosen about a cluster. ``pod_start`` is in seconds."""
+
+    api: server.Settings = field(default_factory=server.Settings)
+    removal: Removal = "evict"
+    pod_start: float = 1.0
+
+
+class Cluster:
+    """The API server and its crew."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        settings: Settings | None = None,
+        host: str = "127.0.0.1",
+        clock: Callable[[], float],
+        rng: random.Random,
+        inline: bool = False,
+        parts: Parts | None = None,
+    ) -> None:
+        settings = settings or Settings()
+        self.server = server.ApiServer(
+            folder, host=host, settings=settings.api, clock=clock, rng=rng, inline=inline
+        )
+        self.crew = Crew(self.server.connect, clock=clock, rng=rng)
+        self.client = self.server.connect("zonewise")
+        self.planter = Planter(self.client, self.server.registry)
+        self.clients = Clients(self.crew.means("clients"), gates=settings.api.gates)
+        for name, make in (parts or {}).items():
+            self.crew.add(name, make)
+        self.crew.add("simulated clients", lambda _: self.clients)
+
+    async def run(self) -> None:
+        """Let the crew work until cancelled; raises what ended it."""
+        try:
+            await self.crew.run()
+        except ExceptionGroup as group:
+            first: Exception = group
+            while isinstance(first, ExceptionGroup):
+                first = first.exceptions[0]
+            raise first from first.__cause__
+
+    async def close(self) -> None:
+        """Stop serving."""
+        await self.server.close()
