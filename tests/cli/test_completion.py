@@ -11,6 +11,8 @@ import pytest
 from tests.cli.program import LIMIT, environment, here
 from tests.runtime.loopback import write_kubeconfig
 
+from zonewise.cli.main import ENTRIES
+
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_scripts_are_good_shell(
@@ -53,6 +55,9 @@ def test_bash_asks_the_program(tmp_path: Path) -> None:
     assert completed(tmp_path, "zonewise version --context ", KUBECONFIG=str(config)) == ["dev"]
 
 
+COMMANDS = [name for name, entry in ENTRIES.items() if entry.summary]
+
+
 def kubectl(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:
     result = here(capsys, "__complete", *words)
     assert (result.code, result.err) == (0, "")
@@ -63,14 +68,14 @@ def kubectl(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:
 
 def test_words_for_kubectl(capsys: pytest.CaptureFixture[str]) -> None:
     """kubectl is told the same words, and that no file names are wanted."""
-    assert kubectl(capsys, "") == ["up", "version", "completion"]
-    assert kubectl(capsys) == ["up", "version", "completion"]
+    assert kubectl(capsys, "") == COMMANDS
+    assert kubectl(capsys) == COMMANDS
     assert kubectl(capsys, "comp") == ["completion"]
     assert kubectl(capsys, "version", "--cl") == ["--client", "--cluster"]
     assert kubectl(capsys, "-n", "x", "completion", "z") == ["zsh"]
     assert kubectl(capsys, "version", "-o", "") == ["json", "yaml"]
     assert kubectl(capsys, "--log-format", "j") == ["json"]
-    assert kubectl(capsys, "nothing", "") == ["up", "version", "completion"]
+    assert kubectl(capsys, "nothing", "") == COMMANDS
 
 
 def test_names_of_the_kubeconfig(

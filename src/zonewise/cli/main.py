@@ -19,10 +19,12 @@ import click
 from zonewise.cli.command import Entry, Group
 
 TRY = "Try it"
+UNDERSTAND = "Understand a cluster"
 ABOUT = "About this program"
 
 ENTRIES = {
     "up": Entry("zonewise.cli.up", "Run a cluster on this machine, with no Kubernetes.", TRY),
+    "explain": Entry("zonewise.cli.explain", "Tell why a Service has hints, or none.", UNDERSTAND),
     "version": Entry("zonewise.cli.version", "Show the versions of client and server.", ABOUT),
     "completion": Entry(
         "zonewise.cli.completion", "Print a script that lets your shell complete commands.", ABOUT

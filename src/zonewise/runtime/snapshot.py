@@ -39,6 +39,8 @@ class Snapshot:
     def __init__(self, name: str = "") -> None:
         self.name = name
         """What the cluster is called: a context, or the file it comes from."""
+        self.files: tuple[str, ...] = ()
+        """The files it was read from, as they were named."""
         self._typed: dict[type[Any], dict[Key, Any]] = {}
         self._entries: dict[tuple[str, str], list[dump.Entry]] = {}
         self._refused: dict[type[Any], Forbidden] = {}
@@ -119,6 +121,7 @@ class Snapshot:
         made = cls(name)
         for path in paths:
             made._add(dump.read_file(path))
+            made.files += (str(path),)
         return made
 
     def all(self, cls: type[T], namespace: str | None = None) -> tuple[T, ...]:

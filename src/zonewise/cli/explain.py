@@ -1,0 +1,220 @@
+"""``zonewise explain``: why a Service has the hints it has, or none; from a cluster or a dump."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from zonewise.api.errors import ConfigError, NotFound, Status
+from zonewise.cli.command import Command
+from zonewise.cli.options import Options, all_namespaces_option, files_option, output_option
+
+if TYPE_CHECKING:
+    from zonewise.explain import Cluster, ServiceReport, Settings
+    from zonewise.runtime.snapshot import Snapshot
+
+_ONE = ("service", "svc")
+_MANY = ("services", "svcs")
+
+
+@click.command(
+    "explain",
+    cls=Command,
+    examples=(
+        "explain service web                            # of the cluster in your kubeconfig",
+        "explain service web -n shop -f dump.yaml       # of a dump, without a cluster",
+        "explain services -A -f dumps -o jsonl          # every Service of every file in a folder",
+    ),
+)
+@click.argument("what", metavar="service|services", type=click.Choice([*_ONE, *_MANY]))
+@click.argument("name", required=False)
+@click.option(
+    "--missing-cpu",
+    type=click.Choice(["disable", "equal"]),
+    default="disable",
+    help="What a node without allocatable CPU means: no hints, or all nodes count the same.",
+)
+@click.option(
+    "--missing-zone",
+    type=click.Choice(["disable", "skip-node"]),
+    default="disable",
+    help="What a node without a zone means: no hints, or it does not count.",
+)
+@click.option("--feature-gates", metavar="A=true,B=false", default="", help="As on the cluster.")
+@all_namespaces_option()
+@files_option()
+@output_option("table", "json", "yaml", "jsonl")
+@click.pass_obj
+def command(
+    options: Options,
+    what: str,
+    name: str | None,
+    missing_cpu: str,
+    missing_zone: str,
+    feature_gates: str,
+    all_namespaces: bool,
+    files: tuple[str, ...],
+    output: str | None,
+) -> None:
+    """Tell why traffic to a Service stays in its zone, or does not.
+
+    'explain service NAME' is one Service in full: the verdict, its zones, its endpoints, and what
+    would help. 'explain services' is a line for each. With -f everything is read from what
+    'kubectl get nodes,services,endpointslices -o yaml' printed (add pods, and endpoints are taken
+    from them); a folder has one cluster in each file.
+    """
+    from zonewise.api.gates import FeatureGates
+    from zonewise.explain import DEFAULT_NAMESPACE, Settings
+    from zonewise.topology import MissingCpu, MissingZone
+
+    if what in _ONE and not name:
+        raise click.UsageError("which Service? give its name")
+    if what in _MANY and name:
+        raise click.UsageError(f"services are all Services; for one say: service {name}")
+    if what in _ONE and all_namespaces:
+        raise click.UsageError("one Service is in one namespace; give -n instead of -A")
+    settings = Settings(
+        FeatureGates.parse(feature_gates), MissingCpu(missing_cpu), MissingZone(missing_zone)
+    )
+    if files:
+        namespace = options.namespace or DEFAULT_NAMESPACE
+        sources = _dumped(files, settings)
+    else:
+        namespace, sources = _asked(options, settings, all_namespaces=all_namespaces)
+    if name:
+        _print_one(_found(sources, name, namespace), output)
+    else:
+        _print_many(sources, None if all_namespaces else namespace, output)
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """A cluster, and the file it was read from, if from one."""
+
+    cluster: Cluster
+    file: str = ""
+
+
+def _dumped(files: Sequence[str], settings: Settings) -> list[_Source]:
+    from zonewise.runtime.snapshot import Snapshot
+
+    alone = len(files) == 1
+    return [
+        _Source(
+            _cluster(snapshot, settings),
+            ", ".join(Path(file).name if alone else file for file in snapshot.files),
+        )
+        for snapshot in Snapshot.load(files)
+    ]
+
+
+def _asked(
+    options: Options, settings: Settings, *, all_namespaces: bool
+) -> tuple[str, list[_Source]]:
+    from zonewise.cli.connection import cluster_config, connected
+    from zonewise.runtime.snapshot import Snapshot
+
+    namespace = cluster_config(options).namespace
+    kinds = _kinds()
+
+    async def read() -> Snapshot:
+        async with connected(options) as client:
+            return await Snapshot.live(
+                client, kinds, namespace=None if all_namespaces else namespace
+            )
+
+    return namespace, [_Source(_cluster(asyncio.run(read()), settings))]
+
+
+def _kinds() -> tuple[type[Any], ...]:
+    from zonewise.api import LeanEndpointSlice, Node, Service
+
+    return Node, Service, LeanEndpointSlice
+
+
+def _cluster(snapshot: Snapshot, settings: Settings) -> Cluster:
+    from zonewise.explain import Cluster
+
+    node, service, part = _kinds()
+    return Cluster(
+        nodes=snapshot.all(node),
+        services=snapshot.all(service),
+        slices=snapshot.all(part),
+        settings=settings,
+    )
+
+
+def _found(sources: Sequence[_Source], name: str, namespace: str) -> ServiceReport:
+    from zonewise.explain import explain_service
+
+    if len(sources) > 1:
+        raise ConfigError(
+            f"the folder has {len(sources)} clusters, one in each file; give one file, or ask for "
+            "services"
+        )
+    cluster = sources[0].cluster
+    service = cluster.services.get((namespace, name))
+    if service is not None:
+        return explain_service(cluster, service)
+    elsewhere = sorted(place for place, other in cluster.services if other == name)
+    advice = (
+        f"there is one in namespace {elsewhere[0]}: add -n {elsewhere[0]}"
+        if elsewhere
+        else "explain services -A shows which there are"
+    )
+    sentence = f"there is no Service {name} in namespace {namespace}; {advice}"
+    raise NotFound(Status(message=sentence, code=404))
+
+
+def _reports(
+    sources: Sequence[_Source], namespace: str | None
+) -> Iterator[tuple[str, ServiceReport]]:
+    from zonewise.explain import explain_service
+
+    for source in sources:
+        for (place, _), service in sorted(source.cluster.services.items()):
+            if namespace in (None, place):
+                yield source.file, explain_service(source.cluster, service)
+
+
+def _print_one(report: ServiceReport, output: str | None) -> None:
+    from zonewise.explain import service_page
+
+    click.echo(_rendered(report.plain(), output) if _plain(output) else service_page(report))
+
+
+def _print_many(sources: Sequence[_Source], namespace: str | None, output: str | None) -> None:
+    from zonewise.explain import services_page
+
+    reports = _reports(sources, namespace)
+    if not _plain(output):
+        click.echo(services_page(list(reports)))
+        return
+    rows = (
+        {"file": file, **report.plain()} if file else report.plain() for file, report in reports
+    )
+    if output == "jsonl":
+        for row in rows:
+            click.echo(_rendered(row, output))
+    else:
+        click.echo(_rendered(list(rows), output))
+
+
+def _plain(output: str | None) -> bool:
+    return output not in (None, "table")
+
+
+def _rendered(value: Any, output: str | None) -> str:
+    import msgspec
+
+    if output == "yaml":
+        import yaml
+
+        return yaml.safe_dump(value, sort_keys=False, allow_unicode=True).rstrip("\n")
+    text = msgspec.json.encode(value)
+    return (text if output == "jsonl" else msgspec.json.format(text, indent=2)).decode()

@@ -1,0 +1,125 @@
+"""Reports for people: the verdict first, then the numbers it comes from, then what would help."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+
+from zonewise.explain.columns import table
+from zonewise.explain.report import FamilyReport, ServiceReport
+from zonewise.traffic import Mode, Target, ZoneRow
+
+ROWS = 50
+"""How many endpoints are shown; a page is to be read."""
+
+
+def service_page(report: ServiceReport) -> str:
+    """One Service in full."""
+    blocks = [[report.verdict]]
+    for part in report.families:
+        if part is not report.primary:
+            got = "has zone hints" if part.decided.hinted else "has no hints"
+            blocks.append([f"{part.family} {got}: {part.reason.message}."])
+        blocks += _family(report, part)
+    return "\n\n".join("\n".join(block) for block in blocks if block)
+
+
+def services_page(reports: Sequence[tuple[str, ServiceReport]]) -> str:
+    """Many Services, a line each; files are named if there are any."""
+    heads = ["NAMESPACE", "NAME", "MODE", "HINTS", "ENDPOINTS", "IN-ZONE", "WITHOUT", "LIMIT"]
+    rows = []
+    for file, report in reports:
+        part = report.primary
+        row = [
+            report.namespace,
+            report.service,
+            report.mode.value,
+            "yes" if part.decided.hinted else f"no: {part.reason.code}",
+            str(sum(target.ready for target in part.endpoints)),
+            _percent(part.decided.in_zone),
+            _percent(part.in_zone_without_hints),
+            _percent(part.in_zone_limit),
+        ]
+        rows.append([file, *row] if file else row)
+    named = any(file for file, _ in reports)
+    return "\n".join(
+        table(["FILE", *heads] if named else heads, rows, right=("l" if named else "") + "llllrrrr")
+    )
+
+
+def _family(report: ServiceReport, part: FamilyReport) -> list[list[str]]:
+    return [_zones(part), _endpoints(part), _traffic(report, part), _advice(part)]
+
+
+def _zones(part: FamilyReport) -> list[str]:
+    if not part.zones:
+        return []
+    heads = ["ZONE", "NODES", "CPU", "SHARE", "ENDPOINTS", "MINIMUM", "HINTED", "OVERLOAD"]
+    return table(heads, [_zone(row) for row in part.zones], right="lrrrrrrr")
+
+
+def _zone(row: ZoneRow) -> list[str]:
+    return [
+        row.zone,
+        str(row.nodes),
+        f"{row.cpu_milli / 1000:g}",
+        _percent(row.share),
+        str(row.endpoints),
+        str(row.minimum),
+        str(row.assigned),
+        "-" if row.overload is None else _percent(row.overload),
+    ]
+
+
+def _endpoints(part: FamilyReport) -> list[str]:
+    shown = part.endpoints[:ROWS]
+    if not shown:
+        return []
+    heads = ["ENDPOINT", "ZONE", "NODE", "READY", "FOR"]
+    lines = table(heads, [_endpoint(target) for target in shown])
+    more = len(part.endpoints) - len(shown)
+    return [*lines, f"… and {more} more; -o json shows all"] if more else lines
+
+
+def _endpoint(target: Target) -> list[str]:
+    state = "terminating" if target.terminating else "yes" if target.ready else "no"
+    places = [*target.hint.zones, *(f"node {node}" for node in target.hint.nodes)]
+    return [
+        target.name,
+        target.zone or "-",
+        target.node or "-",
+        state,
+        ", ".join(places) or "-",
+    ]
+
+
+def _traffic(report: ServiceReport, part: FamilyReport) -> list[str]:
+    if not part.zones:
+        return []
+    rows = [
+        ["expected now" if part.up_to_date else "as decided", _percent(part.decided.in_zone)],
+        ["without hints", _percent(part.in_zone_without_hints)],
+        [f"best below {report.limits.add} % overload", _percent(part.in_zone_limit)],
+    ]
+    if not part.up_to_date:
+        rows.append(["with the slices as they are", _percent(part.applied.in_zone)])
+    lines = table(["TRAFFIC IN ITS ZONE", ""], rows, right="lr")
+    if part.decided.hinted:
+        lines.append(
+            f"The busiest endpoint gets {_percent(part.decided.overload)} more than average"
+        )
+        if report.mode is Mode.AUTO:
+            lines[-1] += f"; hints go above {report.limits.drop} %"
+        lines[-1] += "."
+    return lines
+
+
+def _advice(part: FamilyReport) -> list[str]:
+    lines = [f"What would help: {part.reason.fix}"] if part.reason.fix else []
+    if not part.up_to_date:
+        lines.append("The slices do not carry what is decided: whoever writes hints has not yet.")
+    return lines
+
+
+def _percent(exact: Fraction) -> str:
+    return f"{float(round(exact * 100, 1)):.1f} %"

@@ -1,0 +1,125 @@
+"""What is told about a Service: one part per address family, exact until it is printed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from zonewise.api.reason import Reason
+from zonewise.traffic import Limits, Mode, Target, ZoneRow
+
+DECIMALS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """What becomes of the traffic under some hints."""
+
+    hinted: bool
+    in_zone: Fraction
+    overload: Fraction
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {
+            "hinted": self.hinted,
+            "inZone": number(self.in_zone),
+            "overload": number(self.overload),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class FamilyReport:
+    """One address family of a Service. Endpoints carry the hints that were decided."""
+
+    family: str
+    reason: Reason
+    zones: tuple[ZoneRow, ...]
+    endpoints: tuple[Target, ...]
+    decided: Effect
+    applied: Effect
+    in_zone_without_hints: Fraction
+    in_zone_limit: Fraction
+    up_to_date: bool
+    """Whether the slices carry the hints that were decided."""
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {
+            "hinted": self.decided.hinted,
+            "reason": {
+                "code": self.reason.code,
+                "message": self.reason.message,
+                "fix": self.reason.fix,
+            },
+            "zones": [self._zone(row) for row in self.zones],
+            "endpoints": [_endpoint(target) for target in self.endpoints],
+            "inZone": number(self.decided.in_zone),
+            "inZoneWithoutHints": number(self.in_zone_without_hints),
+            "inZoneLimit": number(self.in_zone_limit),
+            "overload": number(self.decided.overload),
+            "applied": self.applied.plain(),
+        }
+
+    def _zone(self, row: ZoneRow) -> dict[str, Any]:
+        overload = row.overload if self.decided.hinted else Fraction(0)
+        return {
+            "zone": row.zone,
+            "nodes": row.nodes,
+            "cpuMilli": row.cpu_milli,
+            "share": number(row.share),
+            "endpoints": row.endpoints,
+            "minimum": row.minimum,
+            "assigned": row.assigned,
+            "overload": None if overload is None else number(overload),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceReport:
+    """Everything about the hints of a Service; the first family is the primary one."""
+
+    service: str
+    namespace: str
+    mode: Mode
+    limits: Limits
+    families: tuple[FamilyReport, ...]
+
+    @property
+    def primary(self) -> FamilyReport:
+        """The family whose numbers stand for the Service."""
+        return self.families[0]
+
+    @property
+    def verdict(self) -> str:
+        """One sentence."""
+        part = self.primary
+        got = "has zone hints" if part.decided.hinted else "has no hints"
+        mode = "" if self.mode is Mode.OFF else f" (mode {self.mode.value})"
+        return f"Service {self.namespace}/{self.service} {got}{mode}: {part.reason.message}."
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {
+            "service": self.service,
+            "namespace": self.namespace,
+            "mode": self.mode.value,
+            **self.primary.plain(),
+            "families": [{"family": part.family, **part.plain()} for part in self.families],
+        }
+
+
+def _endpoint(target: Target) -> dict[str, Any]:
+    return {
+        "address": target.name,
+        "zone": target.zone,
+        "ready": target.ready,
+        "forZones": list(target.hint.zones),
+        "forNodes": list(target.hint.nodes),
+    }
+
+
+def number(exact: Fraction) -> float:
+    """A fraction as printed: rounded once, from the exact value."""
+    return float(round(exact, DECIMALS))

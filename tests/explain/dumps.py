@@ -1,0 +1,150 @@
+"""Clusters as ``kubectl get nodes,services,endpointslices -o json`` prints them, cut down."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from zonewise.api import LeanEndpointSlice, Node, Service, convert
+from zonewise.explain import Cluster, ServiceReport, Settings, explain_service
+
+Item = dict[str, Any]
+AUTO = {"service.kubernetes.io/topology-mode": "Auto"}
+
+
+def node(name: str, zone: str = "", *, milli: int = 1000, ready: bool = True, **more: str) -> Item:
+    """A node; without a zone it has no label."""
+    labels = {"topology.kubernetes.io/zone": zone} if zone else {}
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "labels": labels | more},
+        "status": {
+            "allocatable": {"cpu": f"{milli}m"},
+            "conditions": [{"type": "Ready", "status": str(ready)}],
+        },
+    }
+
+
+def service(
+    name: str = "web",
+    *,
+    namespace: str = "default",
+    annotations: Mapping[str, str] = AUTO,
+    **spec: Any,
+) -> Item:
+    """A Service that asks for hints."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": name, "namespace": namespace, "annotations": dict(annotations)},
+        "spec": {"selector": {"app": name}, "ports": [{"port": 80}]} | spec,
+    }
+
+
+def endpoint(
+    address: str,
+    zone: str = "",
+    *,
+    on: str = "",
+    ready: bool = True,
+    terminating: bool = False,
+    hints: Iterable[str] = (),
+) -> Item:
+    """An endpoint of a slice."""
+    made: Item = {
+        "addresses": [address],
+        "conditions": {"ready": ready, "serving": ready, "terminating": terminating},
+    }
+    if zone:
+        made["zone"] = zone
+    if on:
+        made["nodeName"] = on
+    if hints := list(hints):
+        made["hints"] = {"forZones": [{"name": hint} for hint in hints]}
+    return made
+
+
+def part(
+    endpoints: Sequence[Item],
+    *,
+    of: str = "web",
+    name: str = "web-1",
+    namespace: str = "default",
+    family: str = "IPv4",
+    **labels: str,
+) -> Item:
+    """A slice; nobody says who writes it."""
+    return {
+        "apiVersion": "discovery.k8s.io/v1",
+        "kind": "EndpointSlice",
+        "metadata": {
+            "name": name,
+            "namespace": namespace,
+            "labels": {"kubernetes.io/service-name": of}
+            | {f"endpointslice.kubernetes.io/{key}": value for key, value in labels.items()},
+        },
+        "addressType": family,
+        "endpoints": list(endpoints),
+        "ports": [{"port": 80}],
+    }
+
+
+def listed(items: Iterable[Item]) -> Item:
+    """What one call of kubectl prints."""
+    return {"apiVersion": "v1", "kind": "List", "items": list(items)}
+
+
+def cluster(items: Iterable[Item], settings: Settings | None = None) -> Cluster:
+    """The cluster of a dump."""
+    kinds: dict[str, list[Item]] = {"Node": [], "Service": [], "EndpointSlice": []}
+    for item in items:
+        kinds[item["kind"]].append(item)
+    return Cluster(
+        nodes=[convert(Node, item) for item in kinds["Node"]],
+        services=[convert(Service, item) for item in kinds["Service"]],
+        slices=[convert(LeanEndpointSlice, item) for item in kinds["EndpointSlice"]],
+        settings=settings,
+    )
+
+
+def explained(items: Iterable[Item], settings: Settings | None = None) -> ServiceReport:
+    """The report on the only Service of a dump."""
+    made = cluster(items, settings)
+    (only,) = made.services.values()
+    return explain_service(made, only)
+
+
+def recorded(row: Mapping[str, Any]) -> list[Item]:
+    """One line of hints.jsonl."""
+    items = [node(f"n-{zone}", zone, milli=cpu) for zone, cpu in row["cpu_milli"].items()]
+    endpoints = [
+        endpoint(f"10.0.{n >> 8}.{n & 255}", zone) for n, zone in enumerate(row["endpoint_zones"])
+    ]
+    return [*items, service(), *packed(endpoints)]
+
+
+def lived(step: Mapping[str, Any], hints: Mapping[str, Sequence[str]]) -> list[Item]:
+    """One state of a life of churn.jsonl; endpoints that had hints before still carry them."""
+    nodes = [
+        node(n["name"], n["zone"], milli=n["cpu_milli"], ready=n["ready"]) for n in step["nodes"]
+    ]
+    endpoints = [
+        endpoint(
+            e["address"],
+            on=e["node"],
+            ready=e["ready"],
+            terminating=e["terminating"],
+            hints=hints.get(e["address"], ()),
+        )
+        for e in step["endpoints"]
+    ]
+    return [*nodes, service(), *packed(endpoints)]
+
+
+def packed(endpoints: Sequence[Item]) -> list[Item]:
+    """Slices of a hundred."""
+    return [
+        part(endpoints[start : start + 100], name=f"web-{start}")
+        for start in range(0, len(endpoints), 100)
+    ]

@@ -1,0 +1,222 @@
+"""What is told about a Service."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.explain.dumps import AUTO, cluster, endpoint, explained, node, part, service
+
+from zonewise.explain import Settings, explain_service
+from zonewise.topology import MissingCpu, MissingZone
+
+THREE = [node("n1", "a"), node("n2", "b"), node("n3", "c")]
+FIELDS = {
+    "service",
+    "namespace",
+    "mode",
+    "hinted",
+    "reason",
+    "zones",
+    "endpoints",
+    "inZone",
+    "inZoneWithoutHints",
+    "inZoneLimit",
+    "overload",
+    "applied",
+    "families",
+}
+
+
+def spread(*counts: int, hints: bool = False) -> list[dict[str, Any]]:
+    """So many endpoints in zones a, b, c."""
+    return [
+        endpoint(f"10.0.{ord(zone)}.{n}", zone, on=f"n{place}", hints=[zone] if hints else [])
+        for place, (zone, count) in enumerate(zip("abc", counts, strict=False), start=1)
+        for n in range(count)
+    ]
+
+
+def test_a_service_with_hints() -> None:
+    """The decision is told with all its numbers, and beside it what the slices carry."""
+    told = explained([*THREE, service(), part(spread(2, 1, 0))]).plain()
+    assert told.keys() == FIELDS
+    assert (told["service"], told["namespace"], told["mode"]) == ("web", "default", "Auto")
+    assert told["hinted"] is True
+    assert told["reason"] == {
+        "code": "Hinted",
+        "message": "every zone has endpoints for its share of the traffic",
+        "fix": "",
+    }
+    assert told["zones"][0] == {
+        "zone": "a",
+        "nodes": 1,
+        "cpuMilli": 1000,
+        "share": 0.333333,
+        "endpoints": 2,
+        "minimum": 1,
+        "assigned": 1,
+        "overload": 0.0,
+    }
+    assert [row["forZones"] for row in told["endpoints"]] == [["a"], ["c"], ["b"]]
+    assert told["endpoints"][1] == {
+        "address": "10.0.97.1",
+        "zone": "a",
+        "ready": True,
+        "forZones": ["c"],
+        "forNodes": [],
+    }
+    assert told["inZone"] == 0.666667
+    assert told["inZoneWithoutHints"] == 0.333333
+    assert told["inZoneLimit"] == 0.666667
+    assert told["overload"] == 0.0
+    assert told["applied"] == {"hinted": False, "inZone": 0.333333, "overload": 0.0}
+    (family,) = told["families"]
+    assert family["family"] == "IPv4"
+    assert {key: family[key] for key in family if key != "family"} == {
+        key: told[key] for key in family if key != "family"
+    }
+
+
+def test_a_service_without_hints() -> None:
+    """A refusal has its code, its numbers and a remedy; overload is nought."""
+    told = explained([*THREE, service(), part(spread(2, 1, 1))]).plain()
+    assert told["hinted"] is False
+    assert told["reason"]["code"] == "Overload"
+    assert "needs 6, has 4" in told["reason"]["message"]
+    assert told["reason"]["fix"].startswith("Scale to 6 endpoints.")
+    assert told["overload"] == 0.0
+    assert all(row["overload"] == 0.0 and row["assigned"] == 0 for row in told["zones"])
+    assert all(row["forZones"] == [] for row in told["endpoints"])
+
+
+def test_hints_on_slices_are_what_was_before() -> None:
+    """Between the limits hints stay where they were, and are not added where they were not."""
+    items = [*THREE, service()]
+    before = explained([*items, part(spread(4, 4, 3, hints=True))])
+    assert before.primary.decided.hinted
+    assert before.primary.up_to_date
+    assert before.primary.applied == before.primary.decided
+    assert not explained([*items, part(spread(4, 4, 3))]).primary.decided.hinted
+
+
+def test_an_endpoint_that_came_later() -> None:
+    """One without a hint among hinted ones is new: the others keep theirs, proxies ignore all."""
+    endpoints = [*spread(4, 4, 2, hints=True), endpoint("10.0.9.9", "c", on="n3")]
+    told = explained([*THREE, service(), part(endpoints)])
+    assert told.primary.decided.hinted
+    assert not told.primary.applied.hinted
+    assert not told.primary.up_to_date
+
+
+def test_the_place_of_an_endpoint_is_its_nodes() -> None:
+    """A node's label counts; what a slice says counts only for nodes that are gone."""
+    endpoints = [endpoint("10.0.0.1", "z", on="n1"), endpoint("10.0.0.2", "z", on="gone")]
+    told = explained([*THREE, service(), part(endpoints)]).plain()
+    assert [row["zone"] for row in told["endpoints"]] == ["a", "z"]
+    bare = [node("n1"), *THREE[1:]]
+    told = explained(
+        [*bare, service(), part(endpoints[:1])], Settings(missing_zone=MissingZone.SKIP_NODE)
+    ).plain()
+    assert told["reason"]["code"] == "EndpointWithoutZone"
+
+
+def test_endpoints_in_two_slices_count_once() -> None:
+    """While an endpoint moves to another slice, the one that lives longer counts."""
+    dying = endpoint("10.0.97.0", "a", ready=False, terminating=True)
+    told = explained([*THREE, service(), part([dying]), part(spread(1, 1, 1), name="web-2")])
+    assert [target.ready for target in told.primary.endpoints] == [True, True, True]
+    assert told.primary.decided.hinted
+
+
+def test_slices_of_others() -> None:
+    """An endpoint in somebody else's slice cancels the hints; that is the reason told."""
+    ours = part(spread(1, 1, 1), **{"managed-by": "endpointslice-controller.k8s.io"})
+    for label in ({}, {"managed-by": "somebody.example.com"}):
+        theirs = part([endpoint("192.0.2.1", "a")], name="hand-made", **label)
+        told = explained([*THREE, service(), ours, theirs])
+        assert told.primary.reason.code == "ForeignEndpoint"
+        assert told.primary.decided.hinted
+        assert told.primary.decided.in_zone == told.primary.in_zone_without_hints
+        assert len(told.primary.endpoints) == 4
+
+
+def test_services_without_a_selector() -> None:
+    """Where somebody else writes the endpoints, nobody decides here."""
+    theirs = part(spread(1, 1, 1), **{"managed-by": "endpointslicemirroring-controller.k8s.io"})
+    told = explained([*THREE, service(selector=None), theirs]).plain()
+    assert (told["mode"], told["reason"]["code"]) == ("Off", "NoSelector")
+    assert len(told["endpoints"]) == 3
+    told = explained([service(type="ExternalName", selector=None)]).plain()
+    assert told["reason"]["code"] == "ExternalName"
+
+
+@pytest.mark.parametrize(
+    ("annotations", "spec", "code", "mode"),
+    [
+        ({}, {}, "NotAsked", "Off"),
+        ({"service.kubernetes.io/topology-mode": "AUTO"}, {}, "UnknownMode", "Off"),
+        ({}, {"trafficDistribution": "PreferClose"}, "Hinted", "PreferSameZone"),
+        ({}, {"trafficDistribution": "PreferSameNode"}, "Hinted", "PreferSameNode"),
+        (AUTO, {"topologyKeys": ["*"]}, "TopologyKeys", "Off"),
+        (AUTO, {"internalTrafficPolicy": "Local"}, "LocalPolicy", "Off"),
+        (AUTO | {"zonewise.io/overload": "0%/30%"}, {}, "InvalidOverload", "Off"),
+    ],
+)
+def test_modes(annotations: dict[str, str], spec: dict[str, Any], code: str, mode: str) -> None:
+    """Every way to ask for hints, or not to, is told by its name."""
+    told = explained([*THREE, service(annotations=annotations, **spec), part(spread(3, 0, 1))])
+    assert (told.primary.reason.code, told.mode.value) == (code, mode)
+    if mode == "PreferSameNode":
+        assert told.primary.endpoints[0].hint.nodes == ("n1",)
+    if mode == "PreferSameZone":
+        overloads = [row["overload"] for row in told.plain()["zones"]]
+        assert overloads == [-0.555556, None, 0.333333]
+
+
+def test_dual_stack() -> None:
+    """Families are decided apart; the first that the Service names stands for it."""
+    six = [endpoint(f"fd00::{n}", zone) for n, zone in enumerate("aab")]
+    items = [
+        *THREE,
+        service(ipFamilies=["IPv6", "IPv4"]),
+        part(spread(1, 1, 0)),
+        part(six, name="web-6", family="IPv6"),
+    ]
+    told = explained(items).plain()
+    assert [family["family"] for family in told["families"]] == ["IPv6", "IPv4"]
+    assert told["hinted"] is True
+    assert told["families"][1]["reason"]["code"] == "TooFewEndpoints"
+    assert {row["address"] for row in told["endpoints"]} == {"fd00::0", "fd00::1", "fd00::2"}
+
+
+def test_settings_of_the_controller() -> None:
+    """What a node without CPU or zone means is a setting, as it is for the controller."""
+    items = [*THREE, node("n4", "a", milli=0), service(), part(spread(2, 1, 1))]
+    assert explained(items).primary.reason.code == "NodeWithoutCpu"
+    told = explained(items, Settings(missing_cpu=MissingCpu.EQUAL))
+    assert told.primary.decided.hinted
+    items = [*THREE, node("n4"), service(), part(spread(1, 1, 1))]
+    assert explained(items).primary.reason.message == "node n4 has no zone label"
+    assert explained(items, Settings(missing_zone=MissingZone.SKIP_NODE)).primary.decided.hinted
+
+
+def test_nothing_there() -> None:
+    """No nodes and no slices are reasons, not faults."""
+    told = explained([service()]).plain()
+    assert (told["reason"]["code"], told["inZone"], told["inZoneLimit"]) == ("NoEndpoints", 0, 0)
+    told = explained([service(), part(spread(1))]).plain()
+    assert told["reason"]["code"] == "NoNodes"
+
+
+def test_namespaces() -> None:
+    """Slices belong to the Service of their own namespace; no namespace is the default one."""
+    bare = service()
+    del bare["metadata"]["namespace"]
+    made = cluster(
+        [*THREE, bare, service(namespace="b"), part(spread(1, 1, 1)), part([], namespace="b")]
+    )
+    first, second = (
+        explain_service(made, made.services[place, "web"]) for place in ("default", "b")
+    )
+    assert (len(first.primary.endpoints), len(second.primary.endpoints)) == (3, 0)

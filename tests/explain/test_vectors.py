@@ -1,0 +1,64 @@
+"""The recorded clusters and lives, told by ``zonewise explain`` from dumps of them."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cli.program import here
+from tests.explain.dumps import explained, listed, lived, recorded
+
+VECTORS = Path(__file__).parents[1] / "vectors"
+ROUNDING = 2e-6
+
+
+def lines(name: str) -> Iterator[dict[str, Any]]:
+    """The values of a compressed file of lines."""
+    with gzip.open(VECTORS / name, "rt", encoding="utf-8") as file:
+        yield from map(json.loads, file)
+
+
+def test_clusters_from_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Six hundred files give as many lines, each with the decision and measures on record."""
+    rows = {f"{n:03}.json": row for n, row in enumerate(lines("hints.jsonl.gz"))}
+    for name, row in rows.items():
+        (tmp_path / name).write_text(json.dumps(listed(recorded(row))))
+    result = here(capsys, "explain", "services", "-A", "-f", tmp_path, "-o", "jsonl")
+    assert (result.code, result.err) == (0, "")
+    told = [json.loads(line) for line in result.out.splitlines()]
+    assert [line["file"] for line in told] == list(rows)
+    for line in told:
+        row = rows[line["file"]]
+        assert line["hinted"] == row["expect_hinted"], row
+        assert line["inZoneWithoutHints"] == pytest.approx(row["no_hints_in_zone"], abs=ROUNDING)
+        assert line["inZoneLimit"] == pytest.approx(row["limit_in_zone_at_20pct"], abs=ROUNDING)
+        if line["hinted"]:
+            assert all(zone["overload"] < 0.2 for zone in line["zones"])
+            assert line["overload"] == max(zone["overload"] for zone in line["zones"])
+        if line["hinted"] and row["upstream"]["hinted"]:
+            assert line["inZone"] >= row["upstream"]["in_zone"] - ROUNDING
+
+
+def test_lives_from_slices_alone() -> None:
+    """States whose endpoints carry the hints of the step before are decided within the limits."""
+    moved, theirs = 0, 0.0
+    for life in lines("churn.jsonl.gz"):
+        hints: dict[str, list[str]] = {}
+        for step in life["steps"]:
+            told = explained(lived(step, hints)).plain()
+            was = bool(hints)
+            if step["allowed"] != "keep":
+                assert told["hinted"] == (step["allowed"] == "add")
+            elif any(e["ready"] and e["address"] in hints for e in step["endpoints"]) or not was:
+                assert told["hinted"] == was
+            if told["hinted"]:
+                assert told["overload"] <= 0.3 + ROUNDING
+            now = {row["address"]: row["forZones"] for row in told["endpoints"] if row["forZones"]}
+            moved += sum(now[address] != hints[address] for address in now.keys() & hints.keys())
+            theirs += step["upstream"]["moved"]
+            hints = now
+    assert moved <= 0.23 * theirs
