@@ -17,7 +17,7 @@ Both changes carry the uid of the object they are about, so they never touch a s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 import msgspec
@@ -54,19 +54,25 @@ def indexed(store: Store[T]) -> Store[T]:
 
 
 async def claimed(
-    client: Client, owner: Object, selector: Selector, store: Store[T]
+    client: Client,
+    owner: Object,
+    selector: Selector,
+    store: Store[T],
+    *,
+    fits: Callable[[T], bool] = lambda _: True,
 ) -> tuple[T, ...]:
-    """The objects of an owner, after adopting and releasing what the selector asks for."""
+    """The objects of an owner, after adopting and releasing what selector and ``fits`` ask for."""
     meta = owner.metadata
     leaving = meta.deletion_timestamp is not None
     mine: list[T] = []
     for item in store.by(OWNED, meta.uid):
-        if selector.matches(item.metadata.labels):
+        if selector.matches(item.metadata.labels) and fits(item):
             mine.append(item)
         elif not leaving:
             await release(client, item, meta.uid)
     if not leaving:
-        strays = [item for item in store.by(ORPHANS, meta.namespace) if _wanted(item, selector)]
+        orphans = store.by(ORPHANS, meta.namespace)
+        strays = [item for item in orphans if _wanted(item, selector) and fits(item)]
         if strays and await _lives(client, owner):
             mine += [item for item in strays if await adopt(client, item, owner)]
     return tuple(mine)
