@@ -1,0 +1,81 @@
+"""Whose a slice is: labels, owner, the names it is made under.
+
+A slice carries the labels of its Service, so that whoever selects Services selects their slices,
+and three of its own that nobody else can set: which Service, who writes it, and whether the
+Service has no address. ``managed-by`` has the value of Kubernetes' own controller. That is how
+slices are handed over from it and back to it in place.
+
+A slice of an older Service of the same name (another uid) is not ours; it is deleted. One that
+lost its owner to a foreign edit is ours by its labels and gets it back.
+"""
+
+from __future__ import annotations
+
+from zonewise.api.core import Service
+from zonewise.api.discovery import LeanEndpointSlice
+from zonewise.api.meta import OwnerReference
+
+SERVICE_LABEL = "kubernetes.io/service-name"
+MANAGED_BY_LABEL = "endpointslice.kubernetes.io/managed-by"
+HEADLESS_LABEL = "service.kubernetes.io/headless"
+MANAGER = "endpointslice-controller.k8s.io"
+TRIGGER_ANNOTATION = "endpoints.kubernetes.io/last-change-trigger-time"
+IPV4, IPV6 = "IPv4", "IPv6"
+
+_RESERVED = (SERVICE_LABEL, MANAGED_BY_LABEL, HEADLESS_LABEL)
+_LONGEST_NAME = 253
+_NO_ADDRESS = ("", "None")
+
+
+def service_of(piece: LeanEndpointSlice) -> str:
+    """The name of the Service a slice belongs to, "" if it says none."""
+    return piece.metadata.labels.get(SERVICE_LABEL, "")
+
+
+def is_managed(piece: LeanEndpointSlice) -> bool:
+    """Whether this controller, or the one built into Kubernetes, writes the slice."""
+    return piece.metadata.labels.get(MANAGED_BY_LABEL) == MANAGER
+
+
+def has_endpoints(service: Service) -> bool:
+    """Whether pods become endpoints of this Service: it selects some, and is no mere name."""
+    return bool(service.spec.selector) and service.spec.type != "ExternalName"
+
+
+def families_of(service: Service) -> tuple[str, ...]:
+    """The address types of its slices, the primary one first."""
+    spec = service.spec
+    named = tuple(family for family in spec.ip_families if family in (IPV4, IPV6))
+    if named:
+        return named
+    if spec.cluster_ip not in _NO_ADDRESS:
+        return (IPV6,) if ":" in spec.cluster_ip else (IPV4,)
+    return IPV4, IPV6
+
+
+def labels_of(service: Service) -> dict[str, str]:
+    """The labels of its slices, in one order."""
+    labels = {key: value for key, value in service.metadata.labels.items() if key not in _RESERVED}
+    if service.spec.cluster_ip in _NO_ADDRESS:
+        labels[HEADLESS_LABEL] = ""
+    labels[SERVICE_LABEL] = service.metadata.name
+    labels[MANAGED_BY_LABEL] = MANAGER
+    return dict(sorted(labels.items()))
+
+
+def owner_of(service: Service) -> OwnerReference:
+    """The reference by which its slices go when it goes."""
+    return OwnerReference(
+        api_version="v1",
+        kind="Service",
+        name=service.metadata.name,
+        uid=service.metadata.uid,
+        controller=True,
+        block_owner_deletion=True,
+    )
+
+
+def generate_name(service: Service) -> str:
+    """What the names of its slices begin with."""
+    name = service.metadata.name
+    return f"{name}-" if len(name) < _LONGEST_NAME else name

@@ -1,0 +1,80 @@
+"""What slices say: who is in them, in which group, and for whom everybody is.
+
+A slice is read once for as long as it does not change: a store hands out the same object until
+then. Endpoints are known by their pod, which is in a family once; one without a pod is nobody's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from zonewise.api.discovery import Endpoint, EndpointSlice
+from zonewise.traffic.hints import Previous
+from zonewise.traffic.slices.candidates import Group
+from zonewise.traffic.targets import Hint
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One slice, read."""
+
+    slice: EndpointSlice
+    group: Group
+    endpoints: tuple[Endpoint, ...]
+    pods: tuple[str, ...]
+    """The pod of each endpoint, "" if it names none."""
+    hints: dict[str, Hint]
+    """The hints of ready endpoints, by address."""
+    hinted: bool
+    """Whether every ready endpoint has a zone hint."""
+
+
+def read(piece: EndpointSlice) -> Reading:
+    """What a slice says."""
+    endpoints = piece.endpoints or ()
+    hints = {
+        (endpoint.addresses or ("",))[0]: Hint.read(endpoint.hints)
+        for endpoint in endpoints
+        if endpoint.conditions.ready
+    }
+    return Reading(
+        slice=piece,
+        group=frozenset(piece.ports or ()),
+        endpoints=endpoints,
+        pods=tuple(_pod(endpoint) for endpoint in endpoints),
+        hints=hints,
+        hinted=all(hint.zones for hint in hints.values()),
+    )
+
+
+@dataclass(slots=True)
+class Readings:
+    """The slices of one Service, by name, as they were last seen."""
+
+    known: dict[str, Reading] = field(default_factory=dict)
+
+    def update(self, slices: Iterable[EndpointSlice]) -> list[Reading]:
+        """The readings of these slices, by name."""
+        known, self.known = self.known, {}
+        for piece in slices:
+            reading = known.get(piece.metadata.name)
+            if reading is None or reading.slice is not piece:
+                reading = read(piece)
+            self.known[piece.metadata.name] = reading
+        return [self.known[name] for name in sorted(self.known)]
+
+
+def previous(readings: Iterable[Reading]) -> Previous:
+    """The hints that are there."""
+    hints: dict[str, Hint] = {}
+    hinted = True
+    for reading in readings:
+        hints.update(reading.hints)
+        hinted = hinted and reading.hinted
+    return Previous(hints, hinted and bool(hints))
+
+
+def _pod(endpoint: Endpoint) -> str:
+    target = endpoint.target_ref
+    return target.name if target is not None and target.kind == "Pod" else ""
