@@ -24,6 +24,7 @@ ABOUT = "About this program"
 
 ENTRIES = {
     "up": Entry("zonewise.cli.up", "Run a cluster on this machine, with no Kubernetes.", TRY),
+    "status": Entry("zonewise.cli.status", "Show zones, pods and in-zone traffic on a page.", TRY),
     "explain": Entry("zonewise.cli.explain", "Tell why a Service has hints, or none.", UNDERSTAND),
     "version": Entry("zonewise.cli.version", "Show the versions of client and server.", ABOUT),
     "completion": Entry(

@@ -22,11 +22,13 @@ from zonewise.topology import cpu_milli, is_ready, zone_of
 from zonewise.traffic import as_obeyed, wish_of
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table
 
 FINISHED = ("Succeeded", "Failed")
 GOOD, POOR = 0.8, 0.5
 NO_NUMBER = "–"
+WIDTH = 100
 
 
 class Zone(msgspec.Struct, frozen=True, rename="camel"):
@@ -129,6 +131,14 @@ def _routes(
             in_zone=found.in_zone if found else None,
             failed=found.failed if found else None,
         )
+
+
+def console() -> Console:
+    """Where pages are printed; a file or a pipe gets lines wide enough for them."""
+    from rich.console import Console
+
+    found = Console(highlight=False)
+    return found if found.is_terminal else Console(highlight=False, width=WIDTH)
 
 
 def zone_table(page: Overview) -> Table:

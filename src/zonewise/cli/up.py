@@ -26,8 +26,6 @@ from zonewise.cli.command import Command
 from zonewise.cli.options import Options, parse_duration
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from zonewise.api.gates import FeatureGates
     from zonewise.cli.hosting import Content
     from zonewise.embedded.cluster import Cluster
@@ -37,7 +35,6 @@ if TYPE_CHECKING:
 _LOOPBACK = "127.0.0.1"
 _FILES = 65_536
 _PORTS = 65_535
-_WIDTH = 100
 _OURS = frozenset({"lock", "state.db"})
 _API_ONLY = """\
 Zonewise serves a Kubernetes API ({version}) at {address}
@@ -230,17 +227,18 @@ async def _live(
 ) -> None:
     """Let the cluster work, and introduce it; ends only with an error."""
     from zonewise.cli.hosting import Host, introduce
+    from zonewise.cli.overview import console
     from zonewise.runtime.memory import settle
 
-    console = _console()
-    host = Host(cluster, console)
+    place = console()
+    host = Host(cluster, place)
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(cluster.run())
         refused = await host.plant(content)
         await host.settled()
         kubeconfig = cluster.server.identity.kubeconfig.resolve()
-        introduce(console, host.page(), address=address, kubeconfig=kubeconfig, refused=refused)
-        console.print(_ending(plan), style="dim")
+        introduce(place, host.page(), address=address, kubeconfig=kubeconfig, refused=refused)
+        place.print(_ending(plan), style="dim")
         settle()
         process.ready = True
 
@@ -294,13 +292,6 @@ def _ending(plan: Plan) -> str:
     if plan.kept:
         return "Ctrl-C stops it; the folder keeps everything."
     return "Ctrl-C stops it and forgets everything; --data DIR keeps it."
-
-
-def _console() -> Console:
-    from rich.console import Console
-
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=_WIDTH)
 
 
 @contextmanager

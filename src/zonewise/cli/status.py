@@ -1,0 +1,158 @@
+"""``zonewise status``: a cluster on one page, once or live.
+
+It reads Nodes, Pods, Services and EndpointSlices of any cluster, and the in-zone numbers of
+simulated clients where there are some. With ``-w`` it follows the cluster by watches and shows the
+page again when it has changed, at most every second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from zonewise.cli.command import Command
+from zonewise.cli.options import Options, output_option
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
+    from zonewise.cli.overview import Overview
+    from zonewise.runtime.client import Client
+
+_PAUSE = 1.0
+
+
+@click.command(
+    "status",
+    cls=Command,
+    examples=(
+        "status          # zones, pods, and traffic that stays in its zone",
+        "status -w       # the same, live",
+        "status -o json  # for programs",
+    ),
+)
+@click.option("-w", "--watch", is_flag=True, help="Show it again whenever it changes.")
+@output_option("json", "yaml")
+@click.pass_obj
+def command(options: Options, watch: bool, output: str | None) -> None:
+    """Show a cluster on one page: its zones, and how much traffic stays in its zone.
+
+    The in-zone numbers are those of the simulated clients of 'zonewise up', over the last minute.
+    """
+    asyncio.run(_watch(options, output) if watch else _once(options, output))
+
+
+async def _once(options: Options, output: str | None) -> None:
+    from zonewise.cli.connection import connected
+
+    async with connected(options) as client:
+        page = await _page(client)
+    _print(page, output)
+
+
+async def _page(client: Client) -> Overview:
+    from zonewise.api import Node, Pod, Service
+    from zonewise.api.discovery import EndpointSlice
+    from zonewise.api.errors import NotFound
+    from zonewise.cli.overview import overview
+    from zonewise.embedded.clients import NAME, read
+    from zonewise.embedded.origin import NAMESPACE, ConfigMap
+    from zonewise.runtime.snapshot import Snapshot
+
+    snapshot = await Snapshot.live(client, [Node, Pod, Service, EndpointSlice])
+    try:
+        numbers = (await client.get(ConfigMap, NAME, NAMESPACE)).get("data", default={})
+    except NotFound:
+        numbers = {}
+    return overview(
+        nodes=snapshot.all(Node),
+        pods=snapshot.all(Pod),
+        services=snapshot.all(Service),
+        slices=snapshot.all(EndpointSlice),
+        seen=read(numbers),
+    )
+
+
+async def _watch(options: Options, output: str | None) -> None:
+    from rich.live import Live
+
+    from zonewise.cli.connection import connected
+    from zonewise.cli.overview import console
+
+    async with connected(options) as client:
+        place = console()
+        if output or not place.is_terminal:
+            async for page in _pages(client):
+                _print(page, output, whole=False)
+            return
+        with Live(console=place, screen=True, auto_refresh=False) as live:
+            async for page in _pages(client):
+                live.update(_tables(page), refresh=True)
+
+
+async def _pages(client: Client) -> AsyncIterator[Overview]:
+    """The page, and again when it has changed."""
+    from zonewise.api import Node, Pod, Service
+    from zonewise.api.discovery import EndpointSlice
+    from zonewise.cli.overview import overview
+    from zonewise.embedded.clients import NAME, read
+    from zonewise.embedded.origin import NAMESPACE, ConfigMap
+    from zonewise.runtime.cache import Cache
+
+    cache = Cache(client)
+    nodes, pods = cache.store(Node), cache.store(Pod)
+    services, slices = cache.store(Service), cache.store(EndpointSlice)
+    numbers = cache.store(ConfigMap, namespace=NAMESPACE)
+    following = asyncio.create_task(cache.run())
+    try:
+        synced = asyncio.create_task(cache.synced())
+        await asyncio.wait([following, synced], return_when=asyncio.FIRST_COMPLETED)
+        last = None
+        while not following.done():
+            found = numbers.get((NAMESPACE, NAME))
+            page = overview(
+                nodes=nodes,
+                pods=pods,
+                services=services,
+                slices=slices,
+                seen=read(found.get("data", default={}) if found else {}),
+            )
+            if page != last:
+                yield page
+                last = page
+            await asyncio.wait([following], timeout=_PAUSE)
+        following.result()
+    finally:
+        following.cancel()
+
+
+def _print(page: Overview, output: str | None, *, whole: bool = True) -> None:
+    if output is None:
+        from zonewise.cli.overview import console
+
+        console().print(_tables(page))
+        return
+    import msgspec
+
+    value: Any = msgspec.to_builtins(page)
+    if output == "yaml":
+        import yaml
+
+        text = yaml.safe_dump(value, sort_keys=False, explicit_start=not whole).rstrip("\n")
+    else:
+        text = msgspec.json.format(msgspec.json.encode(value), indent=2 if whole else -1).decode()
+    click.echo(text)
+
+
+def _tables(page: Overview) -> Group:
+    from rich.console import Group
+
+    from zonewise.cli.overview import service_table, zone_table
+
+    parts: list[Any] = [zone_table(page), ""]
+    if page.services:
+        parts += [service_table(page), ""]
+    return Group(*parts)
