@@ -82,6 +82,12 @@ class AttachedVolume(Struct):
     device_path: str = ""
 
 
+class NodeSystemInfo(Struct):
+    """What runs on a node."""
+
+    kubelet_version: str = ""
+
+
 class NodeStatus(Struct):
     """What a node reports."""
 
@@ -89,6 +95,7 @@ class NodeStatus(Struct):
     allocatable: dict[str, QuantityText] = field(default_factory=dict)
     conditions: tuple[NodeCondition, ...] = ()
     addresses: tuple[NodeAddress, ...] = ()
+    node_info: NodeSystemInfo = NodeSystemInfo()
     volumes_in_use: tuple[str, ...] = ()
     volumes_attached: tuple[AttachedVolume, ...] = ()
 

@@ -2,7 +2,8 @@
 
 Lean, and still the widest kind: what decides where a pod may run (scheduling), whether it takes
 traffic (traffic), whether it may be disturbed (disruption), and which volumes it waits for
-(storage). Commands, environments and probes are the kubelet's business and are left out.
+(storage). Of what is the kubelet's business only the commands are here; environments and probes are
+left out.
 """
 
 from __future__ import annotations
@@ -34,13 +35,15 @@ class ResourceRequirements(Struct):
 
 
 class Container(Struct):
-    """A container, as far as placement and ports go.
+    """A container, as far as placement, ports and its command go.
 
     ``restart_policy`` is ``Always`` on an init container that keeps running beside the others.
     """
 
     name: str = ""
     image: str = ""
+    command: tuple[str, ...] = ()
+    args: tuple[str, ...] = ()
     ports: tuple[ContainerPort, ...] = ()
     resources: ResourceRequirements = ResourceRequirements()
     restart_policy: str | None = None
@@ -259,6 +262,7 @@ class ContainerStatus(Struct):
     started: bool | None = None
     restart_count: int = 0
     state: ContainerState = ContainerState()
+    last_state: ContainerState = ContainerState()
 
 
 class PodStatus(Struct):

@@ -1,0 +1,17 @@
+"""Indexes that several parts of the crew use: an index is kept once, if it is the same function."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from zonewise.api.pod import Pod
+from zonewise.runtime.store import IndexFunction
+
+
+def node_of(pod: Pod) -> tuple[str, ...]:
+    """The node a pod is bound to, if it is."""
+    return (pod.spec.node_name,) if pod.spec.node_name else ()
+
+
+BY_NODE: Mapping[str, IndexFunction[Pod]] = {"node": node_of}
+"""Pods under the name of their node: ``store.by("node", name)``."""

@@ -1,0 +1,300 @@
+"""The kubelets of all nodes, as one part of the crew.
+
+Two controllers share the work: one brings Nodes to life and keeps them so, one does to pods what
+an API client can see of a kubelet. Nothing runs. Nodes are independent of each other, and so are
+pods; one pod is never worked on twice at a time. There is no task per pod or node: what has to
+happen later waits in the controllers' queues, which have one timer each.
+
+*Memory.* What counts is in the objects. Remembered are addresses in use, which are read back from
+pods' statuses; and each pod's ``Life`` at full precision, since times on the wire are cut to whole
+seconds. A store may lag behind a write of ours: a pod that is older than what we wrote last is left
+until its newer self arrives, so nothing happens twice.
+
+*A failed node* (annotation) is silent: no heartbeats, nothing about its pods, not even their end.
+When it heals, it goes on with what the objects say by then.
+
+Writes carry the pod's uid: what was meant for a pod never reaches its successor of the same name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from math import inf
+from typing import Any
+
+from zonewise.api.core import Node
+from zonewise.api.errors import Conflict, NotFound
+from zonewise.api.meta import Key
+from zonewise.api.pod import Pod
+from zonewise.embedded.crew import Means
+from zonewise.embedded.indexes import BY_NODE
+from zonewise.embedded.kubelets import machine
+from zonewise.embedded.kubelets.addresses import Addresses, Ranges
+from zonewise.embedded.kubelets.heartbeats import Heartbeats
+from zonewise.embedded.kubelets.life import FINISHED, Life, Step, advance, read
+from zonewise.embedded.kubelets.report import Place, report
+from zonewise.embedded.kubelets.settings import Settings
+from zonewise.runtime.controller import Controller, own_key
+from zonewise.runtime.logs import logger
+from zonewise.runtime.store import older
+
+NODE_WORKERS = 16
+NO_ADDRESS_PAUSE = 5.0
+
+_log = logger("kubelets")
+
+
+@dataclass(slots=True)
+class _Known:
+    """What is remembered of a pod: its life, and the version of our last write."""
+
+    life: Life
+    version: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Lot:
+    """What a node was given: ranges for its pods, addresses of its own."""
+
+    uid: str
+    blocks: tuple[str, ...]
+    hosts: tuple[str, ...]
+
+
+class Kubelets:
+    """Brings nodes and their pods to life until it is cancelled."""
+
+    def __init__(self, means: Means, settings: Settings | None = None) -> None:
+        self._means = means
+        self._settings = settings = settings or Settings()
+        self._seed = means.rng.getrandbits(64)
+        self._version = ""
+        self._ranges = Ranges(settings.pod_networks, sizes=settings.blocks)
+        self._hosts = [Addresses(network) for network in settings.node_networks]
+        self._lots: dict[str, _Lot] = {}
+        self._homes: dict[str, tuple[str, tuple[Addresses, ...]]] = {}
+        self._held: dict[str, tuple[str, ...]] = {}
+        self._known: dict[str, _Known] = {}
+        self._heartbeats = Heartbeats(
+            means.client,
+            clock=means.clock,
+            period=settings.heartbeat,
+            duration=settings.lease_duration,
+        )
+        self._pod_controller: Controller[Key] = Controller(
+            "pods of kubelets",
+            self._pod,
+            cache=means.cache,
+            workers=settings.workers,
+            rng=means.rng,
+        )
+        self._node_controller: Controller[Key] = Controller(
+            "kubelets", self._node, cache=means.cache, workers=NODE_WORKERS, rng=means.rng
+        )
+        self._nodes = self._node_controller.watches(Node, own_key)
+        self._pods = self._pod_controller.watches(
+            Pod, lambda pod: (pod.key,) if pod.spec.node_name else (), indexes=BY_NODE
+        )
+        self._nodes.on_change(self._node_changed)
+        self._pods.on_change(self._pod_changed)
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        self._version = (await self._means.client.server_version()).git_version
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._node_controller.run(), name="kubelets")
+            tasks.create_task(self._pod_controller.run(), name="pods of kubelets")
+            tasks.create_task(self._heartbeats.run(), name="heartbeats")
+
+    def look_again(self, key: Key) -> None:
+        """Look at a pod once more, for whoever changed what its stages depend on."""
+        self._pod_controller.enqueue(key)
+
+    def _node_changed(self, old: Node | None, new: Node | None) -> None:
+        if new is not None:
+            self._ranges.note(new.spec.pod_cidrs)
+            for network, address in zip(self._hosts, machine.hosts(new), strict=False):
+                network.note(address)
+            if _lives(new) and not (old is not None and _lives(old)):
+                for key in self._pods.keys_by("node", new.metadata.name):
+                    self._pod_controller.enqueue(key)
+        elif old is not None:
+            lot = self._lots.pop(old.metadata.name, None)
+            self._ranges.free(lot.blocks if lot else old.spec.pod_cidrs)
+            hosts = lot.hosts if lot else machine.hosts(old)
+            for network, address in zip(self._hosts, hosts, strict=False):
+                network.free(address)
+            self._homes.pop(old.metadata.name, None)
+
+    def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
+        pod = new or old
+        if pod is None or not pod.spec.node_name:
+            return
+        if new is None or new.status.phase in FINISHED:
+            uid = pod.metadata.uid
+            if new is None:
+                self._known.pop(uid, None)
+            held = self._held.pop(uid, ())
+            home = self._homes.get(pod.spec.node_name)
+            if home is not None:
+                for network, address in zip(home[1], held, strict=False):
+                    network.free(address)
+
+    async def _node(self, key: Key) -> float | None:
+        node = self._nodes.get(key)
+        name = key[1]
+        if node is None or not machine.working(node):
+            self._heartbeats.drop(name)
+            return None
+        client = self._means.client
+        change: dict[str, Any] = {}
+        if labels := machine.labels(node):
+            change["metadata"] = {"labels": labels}
+        lot = self._lot(node)
+        if not node.spec.pod_cidrs and lot.blocks:
+            change["spec"] = {"podCIDR": lot.blocks[0], "podCIDRs": lot.blocks}
+        if change:
+            change.setdefault("metadata", {})["uid"] = node.metadata.uid
+            await client.patch(Node, name, None, change)
+        status = machine.status(
+            node,
+            lot.hosts,
+            self._settings.resources,
+            version=self._version,
+            now=self._means.clock(),
+            refresh=self._settings.refresh,
+        )
+        if status is not None:
+            body = {"metadata": {"uid": node.metadata.uid}, "status": status}
+            await client.patch(Node, name, None, body, kind="strategic", subresource="status")
+        await self._heartbeats.add(name, node.metadata.uid)
+        return self._settings.refresh * self._means.rng.uniform(1.0, 1.1)
+
+    def _lot(self, node: Node) -> _Lot:
+        """What the node is to have. It is drawn once: the store may not show it yet."""
+        name, uid = node.metadata.name, node.metadata.uid
+        lot = self._lots.get(name)
+        if lot is None or lot.uid != uid:
+            blocks = node.spec.pod_cidrs or self._ranges.take()
+            if blocks is None:
+                _log.error("every range of the pod networks is taken", node=name)
+            hosts = machine.hosts(node) or tuple(
+                address for network in self._hosts if (address := network.take()) is not None
+            )
+            lot = self._lots[name] = _Lot(uid, blocks or (), hosts)
+        return lot
+
+    async def _pod(self, key: Key) -> float | None:
+        pod = self._pods.get(key)
+        if pod is None:
+            return None
+        node = self._nodes.get(("", pod.spec.node_name))
+        if node is None or not _lives(node):
+            return None
+        uid, now = pod.metadata.uid, self._means.clock()
+        known = self._known.get(uid)
+        if known is not None and older(pod.metadata.resource_version, known.version):
+            return None
+        life = read(pod, now)
+        if known is None:
+            known = self._known[uid] = _Known(life)
+        elif (known.life.state, known.life.restarts) == (life.state, life.restarts):
+            life = known.life
+        step = advance(pod, life, self._settings.stages, now=now, seed=self._seed)
+        known.life = step.life
+        if step.remove:
+            await self._remove(pod, node, step.life, now)
+            return None
+        if not await self._write(pod, node, known, step, now):
+            return NO_ADDRESS_PAUSE
+        return None if step.again == inf else max(0.0, step.again - now)
+
+    async def _write(self, pod: Pod, node: Node, known: _Known, step: Step, now: float) -> bool:
+        """Report how far the pod is; False if it has no address."""
+        life = step.life
+        if life.state == "bound" and step.again - now <= self._settings.coalesce:
+            return True
+        place = self._place(pod, node, life)
+        if place is None:
+            self._means.recorder.event(
+                pod,
+                reason="FailedCreatePodSandBox",
+                action="StartingPod",
+                note=f"every address of {', '.join(node.spec.pod_cidrs)} is taken",
+                type="Warning",
+            )
+            return False
+        status = report(pod, life, place, now)
+        if status is not None:
+            written = await self._patch(pod, status)
+            known.version = "" if written is None else written.metadata.resource_version
+        return True
+
+    async def _remove(self, pod: Pod, node: Node, life: Life, now: float) -> None:
+        """Finish a deletion; what finalizers hold back is their owners' business."""
+        meta = pod.metadata
+        # Who counts how pods end, such as a Job, holds them until their end is written down.
+        if meta.finalizers or pod.spec.restart_policy != "Always":
+            place = Place(machine.hosts(node), self._held.get(meta.uid, ()))
+            status = report(pod, life, place, now) if life.ended else None
+            if status is not None:
+                await self._patch(pod, status)
+        if meta.deletion_grace_period_seconds == 0:
+            return
+        try:
+            await self._means.client.delete(
+                Pod, meta.name, meta.namespace, uid=meta.uid, grace_period=0
+            )
+        except (NotFound, Conflict):
+            return
+
+    async def _patch(self, pod: Pod, status: dict[str, Any]) -> Pod | None:
+        body = {"metadata": {"uid": pod.metadata.uid}, "status": status}
+        namespace, name = pod.key
+        try:
+            return await self._means.client.patch(
+                Pod, name, namespace, body, kind="strategic", subresource="status"
+            )
+        except (NotFound, Conflict):
+            # It is gone or replaced; word of that is on its way to us.
+            return None
+
+    def _place(self, pod: Pod, node: Node, life: Life) -> Place | None:
+        hosts = machine.hosts(node)
+        if pod.spec.host_network:
+            return Place(hosts, hosts)
+        uid = pod.metadata.uid
+        held = self._held.get(uid)
+        if held is None:
+            held = tuple(one.ip for one in pod.status.pod_ips)
+            if not held and life.state == "bound":
+                return Place(hosts)
+            home = self._home(node)
+            if not held:
+                held = tuple(one for network in home if (one := network.take()) is not None)
+                if len(held) < len(home):
+                    for network, address in zip(home, held, strict=False):
+                        network.free(address)
+                    return None
+            self._held[uid] = held
+        return Place(hosts, held)
+
+    def _home(self, node: Node) -> tuple[Addresses, ...]:
+        """The node's ranges, less what its pods have already."""
+        uid, name = node.metadata.uid, node.metadata.name
+        known = self._homes.get(name)
+        if known is None or known[0] != uid:
+            networks = tuple(map(Addresses, node.spec.pod_cidrs))
+            for pod in self._pods.by("node", name):
+                if pod.status.phase not in FINISHED:
+                    for one in pod.status.pod_ips:
+                        for network in networks:
+                            network.note(one.ip)
+            known = self._homes[name] = (uid, networks)
+        return known[1]
+
+
+def _lives(node: Node) -> bool:
+    """Whether pods can be brought to life on a node."""
+    return machine.working(node) and bool(node.spec.pod_cidrs) and bool(machine.hosts(node))
