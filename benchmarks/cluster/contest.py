@@ -24,7 +24,8 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from tools.realkube.binaries import Module, Suite, build
+from tools.realkube import toolchain
+from tools.realkube.binaries import Module, Suite, build, cache_folder
 
 from benchmarks.embedded.servers import megabytes, ours
 from benchmarks.sheet import Line, Sheet
@@ -39,6 +40,7 @@ KWOK = Suite(
     "v0.8.0",
     (Module(Path(__file__).with_name("kwok"), {"kwok": "sigs.k8s.io/kwok/cmd/kwok"}, {}),),
 )
+STAGES = ("node/fast", "node/heartbeat-with-lease", "pod/fast")
 PATIENCE = 1800.0
 IDLE = 30.0
 AT_ONCE = 32
@@ -100,6 +102,7 @@ def real() -> Iterator[Contestant]:
     with realkube.start() as plane:
         arguments = (
             f"--kubeconfig={plane.kubeconfig}",
+            *(f"--config={file}" for file in stages()),
             "--manage-all-nodes=true",
             "--node-lease-duration-seconds=40",
             "--cidr=10.128.0.0/9",
@@ -112,6 +115,22 @@ def real() -> Iterator[Contestant]:
         finally:
             process.terminate()
             process.wait(30)
+
+
+def stages() -> list[Path]:
+    """What kwok itself calls its fast behaviour, from the sources it was built from."""
+    go = toolchain.find(cache_folder(), print)
+    asked = subprocess.run(
+        [go, "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/kwok"],
+        cwd=KWOK.modules[0].folder,
+        env=toolchain.environment(go),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    home = Path(asked.stdout.strip()) / "kustomize" / "stage"
+    found = [file for stage in STAGES for file in sorted((home / stage).glob("*.yaml"))]
+    return [file for file in found if file.name != "kustomization.yaml"]
 
 
 def node(number: int) -> dict[str, Any]:
@@ -197,7 +216,8 @@ async def come_up(contestant: Contestant, size: Size, name: str) -> Measured:
                 raise RuntimeError(f"{name}: {ready} of {size.pods} pods are Ready after all")
             found = await client.list(Deployment, "default")
             ready = sum(one.status.ready_replicas for one in found)
-            print(f"  {name}: {ready} of {size.pods}", end="\r", file=sys.stderr, flush=True)
+            if sys.stderr.isatty():
+                print(f"  {name}: {ready} of {size.pods}", end="\r", file=sys.stderr, flush=True)
         seconds = time.perf_counter() - begin
     memory = megabytes(contestant.processes)
     await asyncio.sleep(IDLE)
