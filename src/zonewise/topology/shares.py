@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from fractions import Fraction
 from types import MappingProxyType
+from typing import NamedTuple
 
 from zonewise.api.core import Node
 from zonewise.api.reason import Reason
@@ -78,6 +79,19 @@ class Shares:
         return Fraction(self.weights.get(zone, 0), self.total or 1)
 
 
+class Placed(NamedTuple):
+    """What a counting node adds to the shares; no zone is "", no CPU is 0."""
+
+    name: str
+    zone: str
+    cpu_milli: int
+
+
+def placed(node: Node) -> Placed | None:
+    """What a node adds to the shares, None if it does not count."""
+    return Placed(node.metadata.name, zone_of(node), cpu_milli(node)) if counts(node) else None
+
+
 def shares_of(
     nodes: Iterable[Node],
     *,
@@ -85,17 +99,37 @@ def shares_of(
     missing_zone: MissingZone = MissingZone.DISABLE,
 ) -> Shares:
     """The shares of a cluster, or of the part of it that the caller selected."""
-    counting = sorted((node for node in nodes if counts(node)), key=lambda node: node.metadata.name)
-    placed = [(node.metadata.name, zone_of(node), cpu_milli(node)) for node in counting]
-    zoneless = [name for name, zone, _ in placed if not zone]
-    unknown = [name for name, zone, cpu in placed if zone and not cpu]
+    known = (placed(node) for node in nodes)
+    counting = (place for place in known if place is not None)
+    return shares_from(counting, missing_cpu=missing_cpu, missing_zone=missing_zone)
+
+
+def shares_from(
+    places: Iterable[Placed],
+    *,
+    missing_cpu: MissingCpu = MissingCpu.DISABLE,
+    missing_zone: MissingZone = MissingZone.DISABLE,
+) -> Shares:
+    """The shares of a cluster whose counting nodes are known already."""
+    zoneless: list[str] = []
+    unknown: list[str] = []
+    nodes: dict[str, int] = {}
+    cpus: dict[str, int] = {}
+    for name, zone, cpu in places:
+        if not zone:
+            zoneless.append(name)
+            continue
+        if not cpu:
+            unknown.append(name)
+        nodes[zone] = nodes.get(zone, 0) + 1
+        cpus[zone] = cpus.get(zone, 0) + cpu
+    zoneless.sort()
+    unknown.sort()
     equal = bool(unknown) and missing_cpu is MissingCpu.EQUAL
-    found: dict[str, Zone] = {}
-    for _, zone, cpu in placed:
-        if zone:
-            old = found.get(zone) or Zone(zone, 0, 0, 0)
-            weight = old.weight + (CORE_MILLI if equal else cpu)
-            found[zone] = Zone(zone, old.nodes + 1, old.cpu_milli + cpu, weight)
+    found = {
+        zone: Zone(zone, count, cpus[zone], count * CORE_MILLI if equal else cpus[zone])
+        for zone, count in sorted(nodes.items())
+    }
     reason = None
     if zoneless and missing_zone is MissingZone.DISABLE:
         reason = _node_without_zone(zoneless)
