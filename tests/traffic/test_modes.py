@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from zonewise.api import FeatureGates, ObjectMeta, ParseError, Service, ServiceSpec
-from zonewise.traffic import Limits, Mode, Wish, all_local, wish_of
+from zonewise.traffic import Limits, Mode, ShareNodes, Wish, all_local, wish_of
 
 OLD = "service.kubernetes.io/topology-aware-hints"
 NEW = "service.kubernetes.io/topology-mode"
@@ -80,6 +80,7 @@ def test_spellings(asked: Service, mode: Mode) -> None:
         ),
         (service({NEW: "Auto", OVERLOAD: "20"}), "InvalidOverload"),
         (service({NEW: "Auto", OVERLOAD: "30%/20%"}), "InvalidOverload"),
+        (service({NEW: "Auto", "zonewise.io/share-nodes": "some"}), "InvalidShareNodes"),
     ],
 )
 def test_refusals(asked: Service, expected: str) -> None:
@@ -130,3 +131,11 @@ def test_bad_limits(text: str) -> None:
     """Limits are two whole percentages, 1 ≤ add ≤ drop ≤ 100."""
     with pytest.raises(ParseError):
         Limits.parse(text)
+
+
+def test_share_nodes() -> None:
+    """Shares are made of all nodes unless a Service asks for those it tolerates."""
+    key = "zonewise.io/share-nodes"
+    asked = [service({NEW: "Auto"} | more) for more in ({}, {key: "all"}, {key: "tolerated"})]
+    modes = [wish_of(one, GATES).share_nodes for one in asked]
+    assert modes == [ShareNodes.ALL, ShareNodes.ALL, ShareNodes.TOLERATED]

@@ -9,6 +9,7 @@ from zonewise.topology.nodes import (
     is_ready,
     zone_of,
 )
+from zonewise.topology.reach import Need, Reach, reach_of
 from zonewise.topology.shares import MissingCpu, MissingZone, Shares, Zone, shares_of
 
 __all__ = [
@@ -16,12 +17,15 @@ __all__ = [
     "ZONE_LABEL",
     "MissingCpu",
     "MissingZone",
+    "Need",
+    "Reach",
     "Shares",
     "Zone",
     "counts",
     "cpu_milli",
     "is_control_plane",
     "is_ready",
+    "reach_of",
     "shares_of",
     "zone_of",
 ]

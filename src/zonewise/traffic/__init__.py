@@ -14,8 +14,10 @@ from zonewise.traffic.limits import OVERLOAD_ANNOTATION, Limits
 from zonewise.traffic.modes import (
     HINTS_ANNOTATION,
     MODE_ANNOTATION,
+    SHARE_NODES_ANNOTATION,
     TOPOLOGY_KEYS_ANNOTATION,
     Mode,
+    ShareNodes,
     Wish,
     all_local,
     reachable_from_outside,
@@ -34,6 +36,7 @@ from zonewise.traffic.routes import (
     routes,
 )
 from zonewise.traffic.targets import NO_HINT, Hint, Target, as_obeyed, as_written
+from zonewise.traffic.validation import service_faults
 
 __all__ = [
     "HINTED",
@@ -41,6 +44,7 @@ __all__ = [
     "MODE_ANNOTATION",
     "NO_HINT",
     "OVERLOAD_ANNOTATION",
+    "SHARE_NODES_ANNOTATION",
     "TOPOLOGY_KEYS_ANNOTATION",
     "Decision",
     "Flow",
@@ -53,6 +57,7 @@ __all__ = [
     "Routes",
     "Rule",
     "Selection",
+    "ShareNodes",
     "Snapshot",
     "Target",
     "Wish",
@@ -67,6 +72,7 @@ __all__ = [
     "nearby",
     "reachable_from_outside",
     "routes",
+    "service_faults",
     "wish_of",
     "zone_rows",
 ]

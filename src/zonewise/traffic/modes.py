@@ -29,9 +29,10 @@ from zonewise.traffic.limits import DEFAULT_LIMITS, OVERLOAD_ANNOTATION, Limits
 HINTS_ANNOTATION = "service.kubernetes.io/topology-aware-hints"
 MODE_ANNOTATION = "service.kubernetes.io/topology-mode"
 TOPOLOGY_KEYS_ANNOTATION = "zonewise.io/topology-keys"
+SHARE_NODES_ANNOTATION = "zonewise.io/share-nodes"
 
-_AUTO = ("Auto", "auto")
-_SILENT = ("", "Disabled", "disabled")
+AUTO = ("Auto", "auto")
+SILENT = ("", "Disabled", "disabled")
 
 
 class Mode(Enum):
@@ -41,6 +42,13 @@ class Mode(Enum):
     AUTO = "Auto"
     SAME_ZONE = "PreferSameZone"
     SAME_NODE = "PreferSameNode"
+
+
+class ShareNodes(Enum):
+    """Which nodes the shares of a Service are made of."""
+
+    ALL = "all"
+    TOLERATED = "tolerated"
 
 
 _DISTRIBUTIONS = {
@@ -57,6 +65,7 @@ class Wish:
     mode: Mode = Mode.OFF
     limits: Limits = DEFAULT_LIMITS
     reason: Reason | None = None
+    share_nodes: ShareNodes = ShareNodes.ALL
 
 
 def wish_of(service: Service, gates: Mapping[str, bool]) -> Wish:
@@ -67,34 +76,49 @@ def wish_of(service: Service, gates: Mapping[str, bool]) -> Wish:
     refusal = _refusal(service)
     if refusal is not None:
         return Wish(reason=refusal)
-    text = service.metadata.annotations.get(OVERLOAD_ANNOTATION)
-    if text is None:
-        return asked
-    try:
-        return Wish(asked.mode, Limits.parse(text))
-    except ParseError as error:
-        return Wish(
-            reason=Reason(
-                code="InvalidOverload",
-                message=f"annotation {OVERLOAD_ANNOTATION}: {error}",
-                object=_named(service),
-                fix='Write for example "20%/30%", or remove the annotation.',
+    annotations = service.metadata.annotations
+    limits, nodes = asked.limits, asked.share_nodes
+    if OVERLOAD_ANNOTATION in annotations:
+        try:
+            limits = Limits.parse(annotations[OVERLOAD_ANNOTATION])
+        except ParseError as error:
+            return Wish(
+                reason=Reason(
+                    code="InvalidOverload",
+                    message=f"annotation {OVERLOAD_ANNOTATION}: {error}",
+                    object=_named(service),
+                    fix='Write for example "20%/30%", or remove the annotation.',
+                )
             )
-        )
+    if SHARE_NODES_ANNOTATION in annotations:
+        value = annotations[SHARE_NODES_ANNOTATION]
+        try:
+            nodes = ShareNodes(value)
+        except ValueError:
+            return Wish(
+                reason=Reason(
+                    code="InvalidShareNodes",
+                    message=f"annotation {SHARE_NODES_ANNOTATION} has a value that is not known"
+                    f" here: {value[:64]!r}",
+                    object=_named(service),
+                    fix="Write all or tolerated, or remove the annotation.",
+                )
+            )
+    return Wish(asked.mode, limits, share_nodes=nodes)
 
 
 def _asked(service: Service, gates: Mapping[str, bool]) -> Wish:
     spec, annotations = service.spec, service.metadata.annotations
     key = HINTS_ANNOTATION if HINTS_ANNOTATION in annotations else MODE_ANNOTATION
     value = annotations.get(key, "")
-    if value in _AUTO:
+    if value in AUTO:
         return Wish(Mode.AUTO)
     if spec.traffic_policy == "PreferZone" and gates[TOPOLOGY_AWARE_HINTS]:
         return Wish(Mode.AUTO)
     distribution = spec.traffic_distribution or ""
     if distribution in _DISTRIBUTIONS:
         return Wish(_DISTRIBUTIONS[distribution])
-    if value not in _SILENT:
+    if value not in SILENT:
         return Wish(reason=_unknown(service, f"annotation {key}", value))
     if distribution:
         return Wish(reason=_unknown(service, "spec.trafficDistribution", distribution))

@@ -10,11 +10,12 @@ from __future__ import annotations
 import ipaddress
 from typing import Any
 
-from zonewise.api import faults
+from zonewise.api import ObjectMeta, Service, ServiceSpec, faults
 from zonewise.embedded import metadata
 from zonewise.embedded.allocation import Allocation, Exhausted
 from zonewise.embedded.rules import names
 from zonewise.embedded.rules.base import Faults, Obj, Rules, Scene
+from zonewise.traffic import service_faults
 
 TYPES = ("ClusterIP", "ExternalName", "LoadBalancer", "NodePort")
 OUTSIDE = ("LoadBalancer", "NodePort")
@@ -63,6 +64,9 @@ class ServiceRules(Rules):
 
     def validate(self, obj: Obj, scene: Scene) -> Faults:
         """What is wrong with a Service."""
+        return self._faults(obj) + service_faults(_hinting(obj))
+
+    def _faults(self, obj: Obj) -> Faults:
         spec = obj["spec"]
         found = _port_list(spec)
         found += _address_faults(spec)
@@ -105,7 +109,7 @@ class ServiceRules(Rules):
                 found.append(
                     faults.invalid("spec.loadBalancerClass", now, "may not change once set")
                 )
-        return found + self.validate(obj, scene)
+        return found + self._faults(obj) + service_faults(_hinting(obj), _hinting(old))
 
     def allocate(self, obj: Obj, old: Obj | None, scene: Scene) -> Faults:
         """Take addresses and node ports, the ones asked for or any."""
@@ -519,6 +523,18 @@ def _policy_faults(spec: Obj) -> Faults:
     return found
 
 
+def _hinting(obj: Obj) -> Service:
+    """A Service as far as the rules on hints look."""
+    spec = obj["spec"]
+    return Service(
+        metadata=ObjectMeta(annotations=obj["metadata"].get("annotations") or {}),
+        spec=ServiceSpec(
+            traffic_policy=spec.get("trafficPolicy"),
+            topology_keys=tuple(spec.get("topologyKeys") or ()),
+        ),
+    )
+
+
 def _source_faults(obj: Obj) -> Faults:
     """The fields of the sources: topologyKeys and trafficPolicy."""
     spec = obj["spec"]
@@ -527,9 +543,6 @@ def _source_faults(obj: Obj) -> Faults:
     if policy is not None and policy not in TRAFFIC_POLICIES:
         found.append(faults.unsupported("spec.trafficPolicy", policy, TRAFFIC_POLICIES))
     keys = spec.get("topologyKeys") or ()
-    if keys and policy == "PreferZone":
-        text = "may not be used with trafficPolicy PreferZone: choose one of the two"
-        found.append(faults.forbidden("spec.topologyKeys", text))
     if keys and spec.get("externalTrafficPolicy") == "Local":
         text = "may not be used with externalTrafficPolicy Local"
         found.append(faults.forbidden("spec.topologyKeys", text))
