@@ -15,7 +15,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -23,11 +23,12 @@ import click
 
 from zonewise.api.errors import ConfigError
 from zonewise.cli.command import Command
-from zonewise.cli.options import Options, parse_duration
+from zonewise.cli.options import Options
 
 if TYPE_CHECKING:
     from zonewise.api.gates import FeatureGates
     from zonewise.cli.hosting import Content
+    from zonewise.embedded import kubelets
     from zonewise.embedded.cluster import Cluster
     from zonewise.embedded.server import ApiServer
     from zonewise.runtime.process import Process
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 _LOOPBACK = "127.0.0.1"
 _FILES = 65_536
 _PORTS = 65_535
+_POD_START = "1s"
 _OURS = frozenset({"lock", "state.db"})
 _API_ONLY = """\
 Zonewise serves a Kubernetes API ({version}) at {address}
@@ -61,7 +63,7 @@ class Plan:
     seed: int | None
     gates: FeatureGates
     removal: Literal["evict", "delete"]
-    pod_start: float
+    kubelets: kubelets.Settings
 
 
 @click.command(
@@ -104,8 +106,10 @@ class Plan:
 @click.option(
     "--pod-start",
     metavar="TIME",
-    default="1s",
-    help="How long a pod takes from its node to Ready.  [default: 1s]",
+    help="How long a pod takes to start, such as 2s or 1s..5s.  [default: 1s]",
+)
+@click.option(
+    "--stages", metavar="FILE", help="What happens to pods on nodes: see docs/embedded.md."
 )
 @click.option("--seed", type=int, metavar="N", help="Draw the same random numbers each time.")
 @click.option(
@@ -125,7 +129,8 @@ def command(
     data: str | None,
     listen: str | None,
     workload_removal: Literal["evict", "delete"],
-    pod_start: str,
+    pod_start: str | None,
+    stages: str | None,
     seed: int | None,
     feature_gates: str,
 ) -> int:
@@ -144,7 +149,7 @@ def command(
     host, port = _place(listen)
     content = _content(zones, nodes_per_zone, cpu, empty=empty, api_only=api_only)
     gates = FeatureGates.parse(feature_gates)
-    delay = _seconds("--pod-start", pod_start)
+    kubelets = _kubelets(pod_start, stages)
     with _folder(data) as folder:
         plan = Plan(
             folder=folder,
@@ -154,7 +159,7 @@ def command(
             seed=seed,
             gates=gates,
             removal=workload_removal,
-            pod_start=delay,
+            kubelets=kubelets,
         )
 
         async def main(process: Process) -> None:
@@ -209,8 +214,8 @@ async def _run(process: Process, plan: Plan, content: Content | None) -> None:
         host=plan.host,
         settings=Settings(
             api=server.Settings(gates=plan.gates),
+            kubelets=plan.kubelets,
             removal=plan.removal,
-            pod_start=plan.pod_start,
         ),
         clock=time.time,
         rng=rng,
@@ -354,11 +359,22 @@ def _loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _seconds(flag: str, text: str) -> float:
+def _kubelets(pod_start: str | None, stages: str | None) -> kubelets.Settings:
+    from zonewise.embedded.kubelets import Settings, default_stages, read_stages
+    from zonewise.embedded.kubelets.stages import span
+
+    if stages is None:
+        chosen = dict(default_stages())
+        after = span(_POD_START if pod_start is None else pod_start)
+        chosen["bound"] = tuple(replace(stage, after=after) for stage in chosen["bound"])
+        return Settings(stages=chosen)
+    if pod_start is not None:
+        raise ConfigError("--stages says when pods start; leave out --pod-start")
     try:
-        return parse_duration(text)
-    except ValueError as error:
-        raise ConfigError(f"{flag}: {error}") from None
+        return Settings(stages=read_stages(Path(stages).read_text(), stages))
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise ConfigError(f"--stages {stages} cannot be read: {why}; give a YAML file") from None
 
 
 def _words(text: str) -> tuple[str, ...]:

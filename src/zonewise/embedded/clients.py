@@ -66,11 +66,15 @@ class Count:
 
 
 class Seen(msgspec.Struct, frozen=True, rename="camel"):
-    """A Service's entry in the ConfigMap; ``in_zone`` and ``failed`` are parts of the requests."""
+    """A Service's entry in the ConfigMap.
 
-    in_zone: float
-    failed: float
+    ``failed`` is the part of the requests that found no endpoint, ``in_zone`` that of the others
+    which stayed in their zone; None if there were no others.
+    """
+
     requests: int
+    failed: float
+    in_zone: float | None = None
 
 
 class Clients:
@@ -109,12 +113,12 @@ class Clients:
         """What became of each Service's requests in the last ``WINDOW`` seconds."""
         return {
             key: Seen(
-                in_zone=round(total.in_zone / total.requests, 2),
-                failed=round(total.nowhere / total.requests, 2),
                 requests=total.requests,
+                failed=round(total.nowhere / total.requests, 2),
+                in_zone=round(total.in_zone / answered, 2) if answered else None,
             )
             for key, total in sorted(self._totals.items())
-            if total.requests
+            for answered in [total.in_zone + total.elsewhere]
         }
 
     def _second(self) -> None:

@@ -15,24 +15,25 @@ import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
-from zonewise.embedded import server
+from zonewise.embedded import kubelets, server
+from zonewise.embedded.budgets import Budgets
 from zonewise.embedded.clients import Clients
 from zonewise.embedded.crew import Crew, Means, Part
 from zonewise.embedded.manifests import Planter
+from zonewise.embedded.workloads.removal import Mode
+from zonewise.embedded.workloads.statefulsets import StatefulSets
 
 Parts = Mapping[str, Callable[[Means], Part]]
-Removal = Literal["evict", "delete"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What may be chosen about a cluster. ``pod_start`` is in seconds."""
+    """What may be chosen about a cluster; ``removal`` is how workloads take running pods down."""
 
     api: server.Settings = field(default_factory=server.Settings)
-    removal: Removal = "evict"
-    pod_start: float = 1.0
+    kubelets: kubelets.Settings = field(default_factory=kubelets.Settings)
+    removal: Mode = "evict"
 
 
 class Cluster:
@@ -57,7 +58,7 @@ class Cluster:
         self.client = self.server.connect("zonewise")
         self.planter = Planter(self.client, self.server.registry)
         self.clients = Clients(self.crew.means("clients"), gates=settings.api.gates)
-        for name, make in (parts or {}).items():
+        for name, make in {**_parts(settings), **(parts or {})}.items():
             self.crew.add(name, make)
         self.crew.add("simulated clients", lambda _: self.clients)
 
@@ -74,3 +75,13 @@ class Cluster:
     async def close(self) -> None:
         """Stop serving."""
         await self.server.close()
+
+
+def _parts(settings: Settings) -> Parts:
+    """Everyone who works in an embedded cluster, under the names their users know."""
+    removal = settings.removal
+    return {
+        "kubelet": lambda means: kubelets.Kubelets(means, settings.kubelets),
+        "statefulset-controller": lambda means: StatefulSets(means, removal=removal),
+        "disruption-controller": Budgets,
+    }

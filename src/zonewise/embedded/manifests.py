@@ -6,9 +6,9 @@ objects are written at the same time. An object that is there already is left as
 killed half way starts over and duplicates nothing. One that is refused is told about, with the
 server's words, and does not keep the others out.
 
-What is needed may come a moment later than the wave that asked for it: a definition is served, or
-the service account of a namespace is made, shortly after it was written. Such refusals (403, 404)
-are tried again for ``PATIENCE`` seconds.
+What is needed may come a moment after the wave that asked for it: a definition is served shortly
+after it was written. Such refusals (403, 404) are tried again for ``PATIENCE`` seconds. A namespace
+counts as written when it has its service account, without which no pod is taken.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from zonewise.api.errors import AlreadyExists, Forbidden, NotFound, ZonewiseError
+from zonewise.api.resource import Resource
 from zonewise.api.unstructured import unstructured
 from zonewise.embedded.registry import Registry
 from zonewise.runtime.client import Client
@@ -27,7 +28,7 @@ Obj = dict[str, Any]
 
 PARALLEL = 100
 PATIENCE = 5.0
-PAUSE = 0.05
+PAUSE = 0.01
 
 _FIRST = (
     ("CustomResourceDefinition",),
@@ -38,6 +39,7 @@ _FIRST = (
 )
 _WAVES = {kind: number for number, kinds in enumerate(_FIRST) for kind in kinds}
 _PODS = ("Pod",)
+_ServiceAccount = unstructured(Resource("", "v1", "ServiceAccount", "serviceaccounts"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +96,21 @@ class Planter:
                 except ZonewiseError as error:
                     passing, why = isinstance(error, Forbidden | NotFound), str(error)
                 else:
+                    if obj["kind"] == "Namespace":
+                        await self._settled(obj["metadata"]["name"], deadline)
                     return None
             if not passing or loop.time() > deadline:
                 return Refused(obj["kind"], full_name(obj), why)
             await asyncio.sleep(PAUSE)
+
+    async def _settled(self, namespace: str, deadline: float) -> None:
+        while asyncio.get_running_loop().time() < deadline:
+            try:
+                await self._client.get(_ServiceAccount, "default", namespace)
+            except NotFound:
+                await asyncio.sleep(PAUSE)
+            else:
+                return
 
 
 def full_name(obj: Obj) -> str:

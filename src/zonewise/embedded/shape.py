@@ -1,0 +1,322 @@
+"""The shape of a real cluster, out of a dump of it: what to plant here so that it grows again.
+
+Pure: objects in, objects out, and an account of what was changed. The rules, in this order:
+
+* *Made anew*: what controllers of this cluster make themselves is left out (EndpointSlices, Leases,
+  Events, the ReplicaSets of Deployments, the pods of workloads…), and so is what every cluster has.
+* *Cannot live here*: what would call or run something that is not here (webhooks, API services,
+  pods that a node runs by itself) is left out and told.
+* *Stripped*: what the other cluster's server and controllers wrote: status, identity, owners,
+  addresses of Services, bindings of claims. Of nodes the size stays.
+* *Invented*: what is referred to and not in the dump, if nothing would come up without it:
+  namespaces, service accounts, priority classes.
+
+With ``keep_placement`` pods that have a node keep it. Those of workloads come without an owner, and
+so do their ReplicaSets and ControllerRevisions: they are planted before the workloads, which adopt
+what their selectors match, as workloads do. Without it the scheduler here decides about all.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Obj = dict[str, Any]
+
+ANEW = "made anew here"
+STANDARD = "every cluster has it"
+CALLS = "would call a server that is not here"
+ON_NODE = "its node runs it by itself"
+OVER = "has ended"
+HARDWARE = "is about hardware that is not here"
+CREDENTIALS = "is a credential of the other cluster"
+INVENTED = "is referred to and not in the dump"
+
+_ANEW = frozenset(
+    {
+        "CertificateSigningRequest",
+        "CSINode",
+        "CSIStorageCapacity",
+        "ControllerRevision",
+        "Endpoints",
+        "Event",
+        "IPAddress",
+        "Lease",
+        "NodeMetrics",
+        "PodMetrics",
+        "ServiceCIDR",
+        "VolumeAttachment",
+    }
+)
+_STANDARD = frozenset({"ComponentStatus", "FlowSchema", "PriorityLevelConfiguration"})
+_CALLS = frozenset({"APIService", "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"})
+_HARDWARE = frozenset({"DeviceClass", "ResourceSlice", "CSIDriver"})
+_NAMESPACES = frozenset({"default", "kube-node-lease", "kube-public", "kube-system"})
+_META = ("annotations", "generateName", "labels", "name", "namespace")
+_WRITTEN = (
+    "deployment.kubernetes.io/",
+    "deprecated.daemonset.template.generation",
+    "endpoints.kubernetes.io/",
+    "kubectl.kubernetes.io/last-applied-configuration",
+    "node.alpha.kubernetes.io/",
+    "pv.kubernetes.io/",
+    "volume.beta.kubernetes.io/",
+    "volume.kubernetes.io/",
+)
+_TAINTS = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")
+_SERVICE = ("clusterIP", "clusterIPs", "healthCheckNodePort", "ipFamilies", "ipFamilyPolicy")
+_MANAGED_SLICES = frozenset(
+    {"endpointslice-controller.k8s.io", "endpointslicemirroring-controller.k8s.io"}
+)
+_TOKENS = "kube-api-access-"
+_SYSTEM_PRIORITY = "system-"
+_TEMPLATES: Mapping[str, tuple[str, ...]] = {
+    "CronJob": ("spec", "jobTemplate", "spec", "template"),
+    "PodTemplate": ("template",),
+    **dict.fromkeys(
+        ("DaemonSet", "Deployment", "Job", "ReplicaSet", "ReplicationController", "StatefulSet"),
+        ("spec", "template"),
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Objects of a kind that the cluster here does not have, or has in addition, and why."""
+
+    kind: str
+    why: str
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What to plant, and how it differs from the dump."""
+
+    objects: tuple[Obj, ...]
+    left_out: tuple[Difference, ...]
+    invented: tuple[Difference, ...]
+    dual_stack: bool
+
+
+def shape(objects: Iterable[Obj], *, keep_placement: bool = False) -> Shape:
+    """The shape of the cluster that these objects are of."""
+    left: dict[tuple[str, str], list[str]] = {}
+    kept: list[Obj] = []
+    dual = False
+    for obj in objects:
+        why = _out(obj, keep_placement)
+        if why:
+            left.setdefault((obj["kind"], why), []).append(_name(obj))
+            continue
+        dual = dual or len(_at(obj, "spec").get("clusterIPs") or ()) > 1
+        kept.append(_stripped(obj, keep_placement))
+    made = list(_missing(kept))
+    more: dict[tuple[str, str], list[str]] = {}
+    for obj in made:
+        more.setdefault((obj["kind"], INVENTED), []).append(_name(obj))
+    return Shape((*made, *kept), _account(left), _account(more), dual)
+
+
+def _account(found: Mapping[tuple[str, str], list[str]]) -> tuple[Difference, ...]:
+    return tuple(
+        Difference(kind, why, tuple(sorted(names))) for (kind, why), names in sorted(found.items())
+    )
+
+
+def _out(obj: Obj, keep_placement: bool) -> str:
+    """Why an object is left out, or ""."""
+    kind, meta = obj["kind"], obj.get("metadata") or {}
+    name, labels = meta.get("name", ""), meta.get("labels") or {}
+    if kind == "ControllerRevision" and keep_placement:
+        return ""
+    for kinds, why in (
+        (_ANEW, ANEW),
+        (_STANDARD, STANDARD),
+        (_CALLS, CALLS),
+        (_HARDWARE, HARDWARE),
+    ):
+        if kind in kinds:
+            return why
+    match kind:
+        case "Namespace" if name in _NAMESPACES:
+            return STANDARD
+        case "Service" if (meta.get("namespace"), name) == ("default", "kubernetes"):
+            return STANDARD
+        case "ConfigMap" if name == "kube-root-ca.crt":
+            return STANDARD
+        case "ServiceAccount" if name == "default":
+            return STANDARD
+        case "PriorityClass" if name.startswith(_SYSTEM_PRIORITY):
+            return STANDARD
+        case "Secret" if obj.get("type") == "kubernetes.io/service-account-token":
+            return CREDENTIALS
+        case "EndpointSlice" if (
+            labels.get("endpointslice.kubernetes.io/managed-by") in _MANAGED_SLICES
+        ):
+            return ANEW
+        case "PersistentVolume" if _annotation(obj, "pv.kubernetes.io/provisioned-by"):
+            return ANEW
+        case "ReplicaSet" if _owned(obj) and not keep_placement:
+            return ANEW
+        case "Job" if _owned(obj):
+            return ANEW
+        case "Pod":
+            return _pod_out(obj, keep_placement)
+    if labels.get("kubernetes.io/bootstrapping") in ("rbac-defaults", "default-component"):
+        return STANDARD
+    return ""
+
+
+def _pod_out(pod: Obj, keep_placement: bool) -> str:
+    if _annotation(pod, "kubernetes.io/config.mirror") or _owner(pod) == "Node":
+        return ON_NODE
+    if _at(pod, "status").get("phase") in ("Succeeded", "Failed"):
+        return OVER
+    if pod["metadata"].get("deletionTimestamp"):
+        return "is leaving"
+    placed = _at(pod, "spec").get("nodeName")
+    return "" if not _owned(pod) or (keep_placement and placed) else ANEW
+
+
+def _stripped(given: Obj, keep_placement: bool) -> Obj:
+    obj = copy.deepcopy(given)
+    kind = obj["kind"]
+    meta = obj.get("metadata") or {}
+    obj["metadata"] = {key: meta[key] for key in _META if meta.get(key)}
+    annotations = obj["metadata"].get("annotations")
+    if annotations:
+        obj["metadata"]["annotations"] = {
+            key: value for key, value in annotations.items() if not key.startswith(_WRITTEN)
+        }
+    status = obj.pop("status", None) or {}
+    spec = obj.get("spec") if isinstance(obj.get("spec"), dict) else {}
+    assert isinstance(spec, dict)
+    match kind:
+        case "Node":
+            _node(obj, spec, status)
+        case "Service":
+            headless = spec.get("clusterIP") == "None"
+            for field in _SERVICE:
+                spec.pop(field, None)
+            if headless:
+                spec["clusterIP"] = "None"
+        case "Pod":
+            _pod(spec)
+            if not keep_placement:
+                spec.pop("nodeName", None)
+        case "Job":
+            _job(obj, spec)
+        case "Namespace":
+            obj.pop("spec", None)
+        case "PersistentVolumeClaim":
+            spec.pop("volumeName", None)
+        case "PersistentVolume":
+            spec.pop("claimRef", None)
+        case "CustomResourceDefinition":
+            spec.pop("conversion", None)
+        case "ServiceAccount":
+            obj.pop("secrets", None)
+    template = _template(obj)
+    if template is not None:
+        _pod(_at(template, "spec"))
+    return obj
+
+
+def _node(obj: Obj, spec: Obj, status: Obj) -> None:
+    """Its size, its labels and its owner's taints; the rest is for whoever brings it to life."""
+    taints = [taint for taint in spec.get("taints") or () if not taint["key"].startswith(_TAINTS)]
+    obj["spec"] = {"taints": taints} if taints else {}
+    if spec.get("unschedulable"):
+        obj["spec"]["unschedulable"] = True
+    obj["status"] = {key: status[key] for key in ("allocatable", "capacity") if key in status}
+
+
+def _pod(spec: Obj) -> None:
+    """Without the token that admission gave it, and with no priority but that of its class."""
+    spec.pop("priority", None)
+    spec["volumes"] = [
+        volume for volume in spec.get("volumes") or () if not _token(volume.get("name", ""))
+    ]
+    for field in ("initContainers", "containers", "ephemeralContainers"):
+        for container in spec.get(field) or ():
+            mounts = container.get("volumeMounts") or ()
+            container["volumeMounts"] = [
+                mount for mount in mounts if not _token(mount.get("name", ""))
+            ]
+    if not spec["volumes"]:
+        del spec["volumes"]
+
+
+def _job(obj: Obj, spec: Obj) -> None:
+    """The selector was made from the other cluster's uid."""
+    if not spec.get("manualSelector"):
+        spec.pop("selector", None)
+        for meta in (obj["metadata"], _at(obj, "spec", "template", "metadata")):
+            labels = meta.get("labels") or {}
+            for label in ("controller-uid", "batch.kubernetes.io/controller-uid"):
+                labels.pop(label, None)
+
+
+def _missing(objects: Iterable[Obj]) -> Iterator[Obj]:
+    """What is referred to, without which nothing would come up, and which is not there."""
+    there: set[tuple[str, str, str]] = {("Namespace", "", name) for name in _NAMESPACES}
+    wanted: dict[tuple[str, str, str], None] = {}
+    for obj in objects:
+        namespace = obj["metadata"].get("namespace", "")
+        there.add((obj["kind"], namespace, obj["metadata"].get("name", "")))
+        if namespace:
+            wanted["Namespace", "", namespace] = None
+        template = obj if obj["kind"] == "Pod" else _template(obj)
+        spec = _at(template, "spec") if template is not None else {}
+        account = spec.get("serviceAccountName") or spec.get("serviceAccount")
+        if account and account != "default":
+            wanted["ServiceAccount", namespace, account] = None
+        priority = spec.get("priorityClassName") or ""
+        if priority and not priority.startswith(_SYSTEM_PRIORITY):
+            wanted["PriorityClass", "", priority] = None
+    for kind, namespace, name in sorted(wanted.keys() - there):
+        group = "scheduling.k8s.io/v1" if kind == "PriorityClass" else "v1"
+        meta = {"name": name, **({"namespace": namespace} if namespace else {})}
+        obj = {"apiVersion": group, "kind": kind, "metadata": meta}
+        yield {**obj, "value": 0} if kind == "PriorityClass" else obj
+
+
+def _template(obj: Obj) -> Obj | None:
+    path = _TEMPLATES.get(obj["kind"])
+    return _at(obj, *path) if path else None
+
+
+def _at(obj: Obj, *path: str) -> Obj:
+    """The mapping below a path, or an empty one."""
+    value: Any = obj
+    for step in path:
+        value = value.get(step) if isinstance(value, dict) else None
+    return value if isinstance(value, dict) else {}
+
+
+def _owned(obj: Obj) -> bool:
+    return bool(_owner(obj))
+
+
+def _owner(obj: Obj) -> str:
+    """The kind of the controller that owns an object."""
+    for owner in obj["metadata"].get("ownerReferences") or ():
+        if owner.get("controller"):
+            return str(owner.get("kind", ""))
+    return ""
+
+
+def _annotation(obj: Obj, name: str) -> str:
+    return str(_at(obj, "metadata", "annotations").get(name) or "")
+
+
+def _token(volume: str) -> bool:
+    return volume.startswith(_TOKENS)
+
+
+def _name(obj: Obj) -> str:
+    meta = obj.get("metadata") or {}
+    return "/".join(filter(None, (meta.get("namespace"), meta.get("name"))))
