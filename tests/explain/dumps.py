@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from zonewise.api import LeanEndpointSlice, Node, Service, convert
+from zonewise.api import LeanEndpointSlice, Node, Pod, Service, convert
 from zonewise.explain import Cluster, ServiceReport, Settings, explain_service
 
 Item = dict[str, Any]
@@ -90,6 +90,33 @@ def part(
     }
 
 
+def pod(
+    address: str,
+    on: str,
+    *,
+    of: str = "web",
+    ready: bool = True,
+    terminating: bool = False,
+    **spec: Any,
+) -> Item:
+    """A pod of a Service."""
+    metadata: Item = {"name": f"p-{address}", "namespace": "default", "labels": {"app": of}}
+    if terminating:
+        metadata["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": metadata,
+        "spec": {"nodeName": on, "containers": []} | spec,
+        "status": {
+            "phase": "Running",
+            "podIP": address,
+            "podIPs": [{"ip": address}],
+            "conditions": [{"type": "Ready", "status": str(ready)}],
+        },
+    }
+
+
 def listed(items: Iterable[Item]) -> Item:
     """What one call of kubectl prints."""
     return {"apiVersion": "v1", "kind": "List", "items": list(items)}
@@ -97,13 +124,14 @@ def listed(items: Iterable[Item]) -> Item:
 
 def cluster(items: Iterable[Item], settings: Settings | None = None) -> Cluster:
     """The cluster of a dump."""
-    kinds: dict[str, list[Item]] = {"Node": [], "Service": [], "EndpointSlice": []}
+    kinds: dict[str, list[Item]] = {"Node": [], "Service": [], "EndpointSlice": [], "Pod": []}
     for item in items:
         kinds[item["kind"]].append(item)
     return Cluster(
         nodes=[convert(Node, item) for item in kinds["Node"]],
         services=[convert(Service, item) for item in kinds["Service"]],
         slices=[convert(LeanEndpointSlice, item) for item in kinds["EndpointSlice"]],
+        pods=[convert(Pod, item) for item in kinds["Pod"]],
         settings=settings,
     )
 
@@ -140,6 +168,18 @@ def lived(step: Mapping[str, Any], hints: Mapping[str, Sequence[str]]) -> list[I
         for e in step["endpoints"]
     ]
     return [*nodes, service(), *packed(endpoints)]
+
+
+def lived_pods(step: Mapping[str, Any], slices: Sequence[Item]) -> list[Item]:
+    """One state of a life as pods, with the slices of the state before."""
+    return [
+        *(item for item in lived(step, {}) if item["kind"] != "EndpointSlice"),
+        *slices,
+        *(
+            pod(e["address"], e["node"], ready=e["ready"], terminating=e["terminating"])
+            for e in step["endpoints"]
+        ),
+    ]
 
 
 def packed(endpoints: Sequence[Item]) -> list[Item]:

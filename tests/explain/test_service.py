@@ -5,7 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.explain.dumps import AUTO, cluster, endpoint, explained, node, part, service
+from tests.explain.dumps import (
+    AUTO,
+    Item,
+    cluster,
+    endpoint,
+    explained,
+    node,
+    part,
+    pod,
+    service,
+)
 
 from zonewise.explain import Settings, explain_service
 from zonewise.topology import MissingCpu, MissingZone
@@ -220,3 +230,35 @@ def test_namespaces() -> None:
         explain_service(made, made.services[place, "web"]) for place in ("default", "b")
     )
     assert (len(first.primary.endpoints), len(second.primary.endpoints)) == (3, 0)
+
+
+def test_endpoints_from_pods() -> None:
+    """Pods are the truth where they are known; slices then only say what was there."""
+    pods = [pod("10.0.0.1", "n1"), pod("10.0.0.2", "n2"), pod("10.0.0.3", "n3")]
+    other = pod("10.0.0.4", "n1", of="other")
+    told = explained([*THREE, service(), part(spread(2, 2, 2, hints=True)), *pods, other])
+    assert [target.name for target in told.primary.endpoints] == [
+        "10.0.0.1",
+        "10.0.0.2",
+        "10.0.0.3",
+    ]
+    assert told.primary.decided.hinted
+    assert told.primary.applied.hinted
+    assert not told.primary.up_to_date
+    empty = explained([*THREE, service(), other, part(spread(1, 1, 1))])
+    assert empty.primary.reason.code == "NoEndpoints"
+
+
+def test_shares_of_tolerated_nodes() -> None:
+    """A pool that pods cannot run on does not count for a Service that says so."""
+    pool: Item = node("n4", "a", milli=90_000)
+    pool["spec"] = {"taints": [{"key": "gpu", "effect": "NoSchedule"}]}
+    annotations = AUTO | {"zonewise.io/share-nodes": "tolerated"}
+    items = [*THREE, pool, service(annotations=annotations), part(spread(1, 1, 1))]
+    pods = [pod(f"10.0.{ord(zone)}.0", f"n{n}") for n, zone in enumerate("abc", start=1)]
+    told = explained([*items, *pods])
+    assert told.primary.decided.hinted
+    assert told.notes == ()
+    blind = explained(items)
+    assert blind.primary.reason.code == "Overload"
+    assert "all nodes" in blind.notes[0]

@@ -10,7 +10,16 @@ from typing import Any
 
 import pytest
 from tests.cli.program import here
-from tests.explain.dumps import explained, listed, lived, recorded
+from tests.explain.dumps import (
+    Item,
+    endpoint,
+    explained,
+    listed,
+    lived,
+    lived_pods,
+    packed,
+    recorded,
+)
 
 VECTORS = Path(__file__).parents[1] / "vectors"
 ROUNDING = 2e-6
@@ -62,3 +71,24 @@ def test_lives_from_slices_alone() -> None:
             theirs += step["upstream"]["moved"]
             hints = now
     assert moved <= 0.23 * theirs
+
+
+def test_lives_from_pods() -> None:
+    """Pods beside the slices of the step before give the hints that slices of now give."""
+    for number, life in enumerate(lines("churn.jsonl.gz")):
+        if number % 4:
+            continue
+        hints: dict[str, list[str]] = {}
+        slices: list[Item] = []
+        for step in life["steps"]:
+            told = explained(lived_pods(step, slices)).plain()
+            same = explained(lived(step, hints)).plain()
+            assert told["endpoints"] == same["endpoints"]
+            assert told["hinted"] == same["hinted"]
+            hints = {row["address"]: row["forZones"] for row in told["endpoints"]}
+            slices = packed(
+                [
+                    endpoint(row["address"], row["zone"], ready=row["ready"], hints=row["forZones"])
+                    for row in told["endpoints"]
+                ]
+            )

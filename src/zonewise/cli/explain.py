@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from zonewise.api.errors import ConfigError, NotFound, Status
+from zonewise.api.errors import ConfigError, Forbidden, NotFound, Status
 from zonewise.cli.command import Command
 from zonewise.cli.options import Options, all_namespaces_option, files_option, output_option
 
@@ -132,19 +132,24 @@ def _asked(
 
 
 def _kinds() -> tuple[type[Any], ...]:
-    from zonewise.api import LeanEndpointSlice, Node, Service
+    from zonewise.api import LeanEndpointSlice, Node, Pod, Service
 
-    return Node, Service, LeanEndpointSlice
+    return Node, Service, LeanEndpointSlice, Pod
 
 
 def _cluster(snapshot: Snapshot, settings: Settings) -> Cluster:
     from zonewise.explain import Cluster
 
-    node, service, part = _kinds()
+    node, service, part, pod = _kinds()
+    try:
+        pods = snapshot.all(pod)
+    except Forbidden:
+        pods = ()  # slices stand for pods that we may not see
     return Cluster(
         nodes=snapshot.all(node),
         services=snapshot.all(service),
         slices=snapshot.all(part),
+        pods=pods,
         settings=settings,
     )
 
@@ -179,13 +184,19 @@ def _reports(
     for source in sources:
         for (place, _), service in sorted(source.cluster.services.items()):
             if namespace in (None, place):
-                yield source.file, explain_service(source.cluster, service)
+                report = explain_service(source.cluster, service)
+                _note(report)
+                yield source.file, report
 
 
 def _print_one(report: ServiceReport, output: str | None) -> None:
     from zonewise.explain import service_page
 
-    click.echo(_rendered(report.plain(), output) if _plain(output) else service_page(report))
+    if not _plain(output):
+        click.echo(service_page(report))
+        return
+    _note(report)
+    click.echo(_rendered(report.plain(), output))
 
 
 def _print_many(sources: Sequence[_Source], namespace: str | None, output: str | None) -> None:
@@ -203,6 +214,11 @@ def _print_many(sources: Sequence[_Source], namespace: str | None, output: str |
             click.echo(_rendered(row, output))
     else:
         click.echo(_rendered(list(rows), output))
+
+
+def _note(report: ServiceReport) -> None:
+    for note in report.notes:
+        click.echo(f"Service {report.namespace}/{report.service}: {note}", err=True)
 
 
 def _plain(output: str | None) -> bool:

@@ -1,8 +1,8 @@
 """A cluster as reports read it: plain objects, indexed once, wherever they came from.
 
 Nothing is asked of the objects but what ``kubectl get nodes,services,endpointslices`` prints.
-Pods may be missing; then the slices stand for them. A namespace that is not written is ``default``,
-as it is when such a file is applied.
+A namespace of which no pod was read has none to go by; there the slices stand for them. A namespace
+that is not written is ``default``, as it is when such a file is applied.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from zonewise.api.core import Node, Service
 from zonewise.api.discovery import LeanEndpointSlice
 from zonewise.api.gates import FeatureGates
 from zonewise.api.meta import Key, Object
-from zonewise.topology import MissingCpu, MissingZone, Shares, shares_of, zone_of
+from zonewise.api.pod import Pod
+from zonewise.topology import MissingCpu, MissingZone, Reach, Shares, shares_of, zone_of
+from zonewise.traffic.slices import service_of
 
-SERVICE_LABEL = "kubernetes.io/service-name"
 DEFAULT_NAMESPACE = "default"
 
 
@@ -39,39 +40,49 @@ class Cluster:
         nodes: Iterable[Node] = (),
         services: Iterable[Service] = (),
         slices: Iterable[LeanEndpointSlice] = (),
+        pods: Iterable[Pod] = (),
         settings: Settings | None = None,
     ) -> None:
         self.settings = settings or Settings()
         self.nodes = {node.metadata.name: node for node in nodes}
         self.services = {key_of(service): service for service in services}
+        self.zones = {name: zone_of(node) for name, node in self.nodes.items()}
         self._slices = tuple(slices)
+        self._pods: dict[str, list[Pod]] = {}
+        for pod in pods:
+            self._pods.setdefault(key_of(pod)[0], []).append(pod)
+        self._shares: dict[Reach, Shares] = {}
 
-    @cached_property
-    def shares(self) -> Shares:
-        """The shares of all zones."""
-        return shares_of(
-            self.nodes.values(),
-            missing_cpu=self.settings.missing_cpu,
-            missing_zone=self.settings.missing_zone,
-        )
+    def shares(self, reach: Reach) -> Shares:
+        """The shares of the zones, of the nodes within reach."""
+        known = self._shares.get(reach)
+        if known is None:
+            known = self._shares[reach] = shares_of(
+                reach.within(self.nodes.values()),
+                missing_cpu=self.settings.missing_cpu,
+                missing_zone=self.settings.missing_zone,
+            )
+        return known
+
+    def pods(self, service: Service) -> list[Pod] | None:
+        """The pods a Service selects, by name; None if there is no pod to tell by."""
+        wanted = (service.spec.selector or {}).items()
+        there = self._pods.get(key_of(service)[0])
+        if there is None or not wanted:
+            return None
+        return sorted((pod for pod in there if wanted <= pod.metadata.labels.items()), key=key_of)
 
     @cached_property
     def _by_service(self) -> dict[Key, list[LeanEndpointSlice]]:
         found: dict[Key, list[LeanEndpointSlice]] = {}
         for part in sorted(self._slices, key=key_of):
-            name = part.metadata.labels.get(SERVICE_LABEL)
-            if name:
+            if name := service_of(part):
                 found.setdefault((key_of(part)[0], name), []).append(part)
         return found
 
     def slices(self, service: Service) -> tuple[LeanEndpointSlice, ...]:
         """The slices of a Service, whoever writes them, by name."""
         return tuple(self._by_service.get(key_of(service), ()))
-
-    def zone(self, node: str, otherwise: str) -> str:
-        """The zone of a node; what was written about it counts only once the node is gone."""
-        known = self.nodes.get(node)
-        return otherwise if known is None else zone_of(known)
 
 
 def key_of(item: Object) -> Key:

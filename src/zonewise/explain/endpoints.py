@@ -3,42 +3,41 @@
 Slices are ours if their label says that the EndpointSlice controller writes them. A dump that was
 cut down to the essentials has no such label on any slice of a Service; then they all are.
 
-A slice says who is an endpoint now, and its hints say what was decided before. A ready endpoint
-without a hint among others that have one is therefore read as one that came after the decision.
+Where pods are known, endpoints are made from them as the controller makes them, and slices tell
+only what was there before. Where they are not, slices tell both: who is an endpoint now, and by
+their hints what was decided before. A ready endpoint without a hint among others that have one is
+then read as one that came after the decision.
+
+An endpoint is where its node is; what a slice says counts only once the node is gone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from zonewise.api.core import Service
 from zonewise.api.discovery import LeanEndpointSlice
+from zonewise.api.pod import Pod
 from zonewise.explain.cluster import Cluster
 from zonewise.traffic import Previous, Target, as_obeyed
+from zonewise.traffic.slices import MANAGED_BY_LABEL, MANAGER, Members
 
-MANAGED_BY_LABEL = "endpointslice.kubernetes.io/managed-by"
-CONTROLLER = "endpointslice-controller.k8s.io"
 FAMILIES = ("IPv4", "IPv6")
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoints:
-    """The endpoints of a Service: those whose hints are decided here, and all others."""
+    """The endpoints of a Service, by address.
 
-    ours: tuple[Target, ...] = ()
-    foreign: tuple[Target, ...] = ()
+    ``ours`` are those whose hints are decided, ``written`` those in our slices as they are,
+    ``foreign`` those in slices of others.
+    """
 
-    @property
-    def previous(self) -> Previous:
-        """The hints that are there."""
-        hints = {target.name: target.hint for target in self.ours if target.ready}
-        return Previous(hints, any(hint.zones for hint in hints.values()))
-
-    @property
-    def everyone(self) -> tuple[Target, ...]:
-        """All endpoints as they are."""
-        return self.ours + self.foreign
+    ours: tuple[Target, ...]
+    written: tuple[Target, ...]
+    foreign: tuple[Target, ...]
+    previous: Previous
 
 
 def families_of(service: Service, slices: Iterable[LeanEndpointSlice]) -> tuple[str, ...]:
@@ -52,30 +51,62 @@ def ours_and_foreign(
     slices: Iterable[LeanEndpointSlice],
 ) -> tuple[list[LeanEndpointSlice], list[LeanEndpointSlice]]:
     """The slices of a Service by who writes them."""
-    parts = list(slices)
-    writers = {part.metadata.labels.get(MANAGED_BY_LABEL, "") for part in parts}
-    writer = CONTROLLER if CONTROLLER in writers else ""
-    ours = [part for part in parts if part.metadata.labels.get(MANAGED_BY_LABEL, "") == writer]
-    return ours, [part for part in parts if part not in ours]
+    writers = [(part.metadata.labels.get(MANAGED_BY_LABEL, ""), part) for part in slices]
+    us = MANAGER if any(writer == MANAGER for writer, _ in writers) else ""
+    ours = [part for writer, part in writers if writer == us]
+    return ours, [part for writer, part in writers if writer != us]
 
 
 def endpoints_of(
+    cluster: Cluster,
+    service: Service,
+    ours: Sequence[LeanEndpointSlice],
+    foreign: Sequence[LeanEndpointSlice],
+    pods: Sequence[Pod] | None,
+    family: str,
+) -> Endpoints:
+    """The endpoints of one family."""
+    written = _in_slices(cluster, ours, family)
+    strangers = _in_slices(cluster, foreign, family)
+    if pods is not None:
+        made = _from_pods(cluster, service, pods, family)
+        return Endpoints(made, written, strangers, Previous.read(written))
+    hints = {target.name: target.hint for target in written if target.ready}
+    were = Previous(hints, any(hint.zones for hint in hints.values()))
+    return Endpoints(written, written, strangers, were)
+
+
+def _from_pods(
+    cluster: Cluster, service: Service, pods: Sequence[Pod], family: str
+) -> tuple[Target, ...]:
+    members, _ = Members().update(service, pods, cluster.zones)
+    known = (member.families.get(family) for member in members)
+    return _each_once(candidate.target for candidate in known if candidate is not None)
+
+
+def _in_slices(
     cluster: Cluster, slices: Iterable[LeanEndpointSlice], family: str
 ) -> tuple[Target, ...]:
-    """The endpoints in slices, each address once, by address.
+    endpoints = (
+        as_obeyed(endpoint)
+        for part in slices
+        if part.address_type == family
+        for endpoint in part.endpoints or ()
+    )
+    return _each_once(
+        replace(target, zone=cluster.zones.get(target.node, target.zone)) for target in endpoints
+    )
 
-    While an endpoint moves from one slice to another it is in both; the one that lives longer
-    counts.
-    """
+
+def _each_once(targets: Iterable[Target]) -> tuple[Target, ...]:
+    """Each address once: while an endpoint moves between slices, the one that lives longer."""
     found: dict[str, Target] = {}
-    for part in slices:
-        for endpoint in part.endpoints or () if part.address_type == family else ():
-            target = as_obeyed(endpoint)
-            known = found.get(target.name)
-            if known is None or (known.terminating, not known.ready) > (
-                target.terminating,
-                not target.ready,
-            ):
-                zone = cluster.zone(target.node, otherwise=target.zone)
-                found[target.name] = replace(target, zone=zone)
+    for target in targets:
+        known = found.get(target.name)
+        if known is None or _dying(target) < _dying(known):
+            found[target.name] = target
     return tuple(found[name] for name in sorted(found))
+
+
+def _dying(target: Target) -> tuple[bool, bool]:
+    return target.terminating, not target.ready

@@ -21,6 +21,7 @@ def service_page(report: ServiceReport) -> str:
             got = "has zone hints" if part.decided.hinted else "has no hints"
             blocks.append([f"{part.family} {got}: {part.reason.message}."])
         blocks += _family(report, part)
+    blocks.append(list(report.notes))
     return "\n\n".join("\n".join(block) for block in blocks if block)
 
 

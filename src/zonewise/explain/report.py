@@ -85,6 +85,8 @@ class ServiceReport:
     mode: Mode
     limits: Limits
     families: tuple[FamilyReport, ...]
+    notes: tuple[str, ...] = ()
+    """What the report could not take into account, a sentence each."""
 
     @property
     def primary(self) -> FamilyReport:

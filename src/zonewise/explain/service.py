@@ -16,16 +16,18 @@ from zonewise.api.core import Service
 from zonewise.api.reason import Reason
 from zonewise.explain.cluster import Cluster, key_of
 from zonewise.explain.endpoints import (
-    MANAGED_BY_LABEL,
     Endpoints,
     endpoints_of,
     families_of,
     ours_and_foreign,
 )
 from zonewise.explain.report import Effect, FamilyReport, ServiceReport
-from zonewise.topology import Shares
+from zonewise.topology import Reach, Shares, reach_of
 from zonewise.traffic import (
     NO_HINT,
+    SHARE_NODES_ANNOTATION,
+    Hint,
+    ShareNodes,
     Snapshot,
     Target,
     Wish,
@@ -35,27 +37,32 @@ from zonewise.traffic import (
     wish_of,
     zone_rows,
 )
+from zonewise.traffic.slices import MANAGED_BY_LABEL
+
+_ALL_NODES = (
+    f"The shares are those of all nodes: without pods nobody can tell what"
+    f" {SHARE_NODES_ANNOTATION}: tolerated means. Read pods as well."
+)
 
 
 def explain_service(cluster: Cluster, service: Service) -> ServiceReport:
     """The report on one Service."""
     slices = cluster.slices(service)
     ours, foreign = ours_and_foreign(slices)
+    pods = cluster.pods(service)
     wish = wish_of(service, cluster.settings.gates)
     refusal = _nobody_decides(service, ours, foreign)
     if refusal is not None:
-        wish, ours, foreign = Wish(reason=wish.reason or refusal), ours + foreign, []
+        wish, ours, foreign, pods = Wish(reason=wish.reason or refusal), ours + foreign, [], None
+    tolerated = wish.share_nodes is ShareNodes.TOLERATED
+    shares = cluster.shares(reach_of(pods or ()) if tolerated else Reach())
     families = tuple(
-        _family(
-            family,
-            wish,
-            cluster.shares,
-            Endpoints(endpoints_of(cluster, ours, family), endpoints_of(cluster, foreign, family)),
-        )
+        _family(family, wish, shares, endpoints_of(cluster, service, ours, foreign, pods, family))
         for family in families_of(service, slices)
     )
     namespace, name = key_of(service)
-    return ServiceReport(name, namespace, wish.mode, wish.limits, families)
+    notes = (_ALL_NODES,) if tolerated and pods is None else ()
+    return ServiceReport(name, namespace, wish.mode, wish.limits, families, notes)
 
 
 def _nobody_decides(
@@ -82,19 +89,25 @@ def _nobody_decides(
 def _family(family: str, wish: Wish, shares: Shares, endpoints: Endpoints) -> FamilyReport:
     snapshot = Snapshot(wish, shares, endpoints.ours, endpoints.foreign)
     decision = decide(snapshot, endpoints.previous)
-    decided = decision.applied(endpoints.ours) + endpoints.foreign
-    bare = tuple(replace(target, hint=NO_HINT) for target in decided)
+    decided = decision.applied(endpoints.ours)
+    everyone = (*decided, *endpoints.foreign)
+    there = (*endpoints.written, *endpoints.foreign)
+    bare = tuple(replace(target, hint=NO_HINT) for target in everyone)
     return FamilyReport(
         family=family,
         reason=(*decision.warnings, decision.reason)[0],
         zones=zone_rows(snapshot, decision),
-        endpoints=tuple(sorted(decided, key=lambda target: target.name)),
-        decided=_effect(decided, shares, hinted=decision.hinted),
-        applied=_effect(endpoints.everyone, shares, hinted=_obeyed(endpoints.everyone)),
+        endpoints=tuple(sorted(everyone, key=lambda target: target.name)),
+        decided=_effect(everyone, shares, hinted=decision.hinted),
+        applied=_effect(there, shares, hinted=_obeyed(there)),
         in_zone_without_hints=flow(bare, shares).in_zone,
-        in_zone_limit=in_zone_limit(replace(snapshot, targets=decided)),
-        up_to_date=decided == endpoints.everyone,
+        in_zone_limit=in_zone_limit(replace(snapshot, targets=everyone)),
+        up_to_date=_hints(decided) == _hints(endpoints.written),
     )
+
+
+def _hints(targets: Iterable[Target]) -> dict[str, Hint]:
+    return {target.name: target.hint for target in targets if target.ready}
 
 
 def _effect(targets: tuple[Target, ...], shares: Shares, *, hinted: bool) -> Effect:

@@ -1,0 +1,48 @@
+"""``zonewise explain`` asks a cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import time
+from pathlib import Path
+
+import msgspec
+from tests.cli.program import apart
+from tests.explain.dumps import endpoint, node, part, service
+
+from zonewise.api import EndpointSlice, Node, Service, convert
+from zonewise.embedded.server import ApiServer
+
+
+async def test_a_live_cluster(tmp_path: Path) -> None:
+    """What a cluster says is explained as a dump of it would be."""
+    server = ApiServer(tmp_path / "cluster", clock=time.time, rng=random.Random(3))
+    await server.start(0)
+    client = server.connect("test")
+    places = [convert(Node, item) for item in (node("n1", "a"), node("n2", "b"))]
+    for place in places:
+        await client.create(place)
+        body = {"status": msgspec.to_builtins(place.status)}
+        await client.patch(Node, place.metadata.name, None, body, subresource="status")
+    rows = [endpoint("10.0.0.1", on="n1"), endpoint("10.0.0.2", on="n2")]
+    await client.create(convert(Service, service()))
+    await client.create(convert(EndpointSlice, part(rows)))
+    try:
+        call = (
+            "explain",
+            "service",
+            "web",
+            "-o",
+            "json",
+            "--kubeconfig",
+            server.identity.kubeconfig,
+        )
+        result = await asyncio.to_thread(apart, tmp_path, *call)
+    finally:
+        await server.close()
+    assert (result.code, result.err) == (0, "")
+    told = json.loads(result.out)
+    assert told["hinted"] is True
+    assert [row["forZones"] for row in told["endpoints"]] == [["a"], ["b"]]
