@@ -1,0 +1,410 @@
+"""A stage on which a play is acted: an API server, nodes that live, and what can be seen of it.
+
+A play is a YAML file: nodes, then acts. An act changes objects, says what must become true, and
+ends when that is so and nothing has moved for a while. What is then seen is told without names,
+hashes and times, so that two servers that did the same say the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from zonewise.api import Pod
+from zonewise.api.errors import ApiError, NotFound
+from zonewise.runtime.cache import Cache
+from zonewise.runtime.client import Client
+
+Obj = dict[str, Any]
+
+ZONE = "topology.kubernetes.io/zone"
+PATIENCE = 90.0
+QUIET = 1.5
+POLL = 0.25
+PLACES = {
+    "ControllerRevision": "apps/v1",
+    "DaemonSet": "apps/v1",
+    "Deployment": "apps/v1",
+    "Job": "batch/v1",
+    "PodDisruptionBudget": "policy/v1",
+    "ReplicaSet": "apps/v1",
+    "StatefulSet": "apps/v1",
+    "Pod": "v1",
+    "Service": "v1",
+}
+WIDE = {"Node": "v1", "PriorityClass": "scheduling.k8s.io/v1"}
+OWNED = ("DaemonSet", "Deployment", "Job", "PodDisruptionBudget", "ReplicaSet", "StatefulSet")
+TIMES = ("lastTransitionTime", "lastUpdateTime", "startTime", "completionTime", "disruptedPods")
+
+
+def plural(kind: str) -> str:
+    """The resource of a kind, as far as plays need it."""
+    return "priorityclasses" if kind == "PriorityClass" else f"{kind.lower()}s"
+
+
+def path(kind: str, name: str = "", *, namespace: str) -> str:
+    """Where objects of a kind are."""
+    version = WIDE.get(kind) or PLACES[kind]
+    root = f"/api/{version}" if version == "v1" else f"/apis/{version}"
+    scope = "" if kind in WIDE else f"/namespaces/{namespace}"
+    return f"{root}{scope}/{plural(kind)}" + (f"/{name}" if name else "")
+
+
+def load(file: Path) -> Obj:
+    """A play."""
+    play: Obj = yaml.safe_load(file.read_text())
+    return play
+
+
+@dataclass
+class Bounds:
+    """What a rolling update must keep at every event: some pods available, not too many alive."""
+
+    app: str
+    least: int
+    most: int
+    faults: list[str] = field(default_factory=list)
+
+    def look(self, pods: Iterable[Pod]) -> None:
+        """Judge one moment."""
+        mine = [pod for pod in pods if pod.metadata.labels.get("app") == self.app]
+        alive = [
+            pod
+            for pod in mine
+            if not pod.metadata.deletion_timestamp
+            and pod.status.phase not in ("Failed", "Succeeded")
+        ]
+        ready = sum(
+            any(one.type == "Ready" and one.status == "True" for one in pod.status.conditions)
+            for pod in alive
+        )
+        if ready < self.least:
+            self.faults.append(f"{ready} available, {self.least} needed")
+        if len(alive) > self.most:
+            self.faults.append(f"{len(alive)} alive, {self.most} allowed")
+
+
+class Stage:
+    """One server on which plays are acted, each in a namespace of its own."""
+
+    def __init__(self, client: Client, cache: Cache, namespace: str) -> None:
+        self._client = client
+        self._namespace = namespace
+        self._pods = cache.store(Pod)
+        self._bounds: Bounds | None = None
+        self._pods.on_change(self._changed)
+
+    async def act(self, play: Obj) -> list[Obj]:
+        """Act a play; what was seen at the end of each act."""
+        await self._send("POST", "/api/v1/namespaces", {"metadata": {"name": self._namespace}})
+        nodes = [node(one) for one in play["nodes"]]
+        for one in nodes:
+            await self._apply(one)
+        await self._until(
+            {f"Node/{one['metadata']['name']}": {"Ready": "KubeletReady"} for one in nodes}
+        )
+        seen = []
+        for act in play["acts"]:
+            self._bounds = Bounds(**act["guard"]) if "guard" in act else None
+            for one in act.get("apply", ()):
+                await self._apply(one)
+            for address, change in act.get("patch", {}).items():
+                await self._change(address, change)
+            for address in act.get("delete", ()):
+                kind, name = address.split("/")
+                await self._send("DELETE", path(kind, name, namespace=self._namespace))
+            for app in act.get("evict", ()):
+                await self._evict(app)
+            await self._until(act["until"])
+            seen.append(await self._settled(zones=play.get("zones", True)))
+            if self._bounds is not None:
+                seen[-1]["broken"] = sorted(set(self._bounds.faults))
+        return seen
+
+    async def clear(self, play: Obj) -> None:
+        """Take everything away."""
+        for kind in ("Deployment", "StatefulSet", "DaemonSet", "Job", "ReplicaSet", "Pod"):
+            where = path(kind, namespace=self._namespace)
+            await self._send("DELETE", where, {"gracePeriodSeconds": 0})
+        names = {one["name"] for one in play["nodes"]}
+        for act in play["acts"]:
+            names |= {
+                one["metadata"]["name"] for one in act.get("apply", ()) if one["kind"] == "Node"
+            }
+        while any(pod.metadata.namespace == self._namespace for pod in self._pods.values()):
+            await self._send(
+                "DELETE", path("Pod", namespace=self._namespace), {"gracePeriodSeconds": 0}
+            )
+            await asyncio.sleep(POLL)
+        for name in sorted(names):
+            await self._send("DELETE", f"/api/v1/nodes/{name}")
+        await self._send("DELETE", f"/api/v1/namespaces/{self._namespace}")
+
+    def _changed(self, old: Pod | None, new: Pod | None) -> None:
+        pod = new or old
+        if self._bounds is not None and pod and pod.metadata.namespace == self._namespace:
+            self._bounds.look(
+                one for one in self._pods if one.metadata.namespace == self._namespace
+            )
+
+    async def _apply(self, obj: Obj) -> None:
+        kind, meta = obj["kind"], obj["metadata"]
+        obj.setdefault("apiVersion", WIDE.get(kind) or PLACES[kind])
+        where = path(kind, meta["name"], namespace=self._namespace)
+        query = {"fieldManager": "play", "force": "true"}
+        await self._send("PATCH", where, obj, form="apply-patch+yaml", query=query)
+
+    async def _change(self, address: str, change: Obj) -> None:
+        """A strategic merge patch; of the pods with a label, if the address says so."""
+        kind, name = address.split("/", 1)
+        names = [name]
+        if "=" in name:
+            query = {"labelSelector": name}
+            found = await self._get(path(kind, namespace=self._namespace), query)
+            names = sorted(one["metadata"]["name"] for one in found["items"])
+        for one in names:
+            where = path(kind, one, namespace=self._namespace)
+            await self._send("PATCH", where, change, form="strategic-merge-patch+json")
+
+    async def _evict(self, app: str) -> None:
+        """Ask once for every pod; a refusal is an answer."""
+        for pod in sorted(self._pods.values(), key=lambda one: one.metadata.name):
+            if pod.metadata.namespace == self._namespace and pod.metadata.labels.get("app") == app:
+                body = {
+                    "apiVersion": "policy/v1",
+                    "kind": "Eviction",
+                    "metadata": {"name": pod.metadata.name, "namespace": self._namespace},
+                }
+                where = path("Pod", pod.metadata.name, namespace=self._namespace)
+                await self._send("POST", f"{where}/eviction", body, refused=(429,))
+
+    async def _until(self, wanted: Mapping[str, Obj]) -> None:
+        """Wait until objects say what is wanted."""
+        deadline = time.monotonic() + PATIENCE
+        missing = "?"
+        while time.monotonic() < deadline:
+            missing = ""
+            for address, facts in wanted.items():
+                missing = missing or await self._missing(address, facts)
+            if not missing:
+                return
+            await asyncio.sleep(POLL)
+        raise AssertionError(
+            f"still {missing} in {json.dumps(await self._seen(zones=True), indent=1)}"
+        )
+
+    async def _missing(self, address: str, facts: Obj) -> str:
+        kind, name = address.split("/", 1)
+        if kind == "pods":
+            found: Counter[str] = Counter()
+            for pod in self._pods.values():
+                if (
+                    pod.metadata.namespace == self._namespace
+                    and pod.metadata.labels.get("app") == name
+                ):
+                    found[_state(pod)] += 1
+            return "" if found == Counter(facts) else f"{address} {dict(found)}, not {facts}"
+        try:
+            obj = await self._get(path(kind, name, namespace=self._namespace))
+        except NotFound:
+            return f"no {address}"
+        conditions = {one["type"]: one.get("reason", "") for one in _conditions(obj)}
+        status = obj.get("status", {})
+        for fact, value in facts.items():
+            there = conditions[fact] if fact in conditions else status.get(fact, 0)
+            if there != value:
+                return f"{address} {fact} {there}, not {value}"
+        generation = obj["metadata"].get("generation", 1)
+        if status.get("observedGeneration", generation) < generation:
+            return f"{address} not observed"
+        return ""
+
+    async def _settled(self, *, zones: bool) -> Obj:
+        """What is seen once it has not changed for a while."""
+        seen, since = await self._seen(zones=zones), time.monotonic()
+        deadline = since + PATIENCE
+        while time.monotonic() - since < QUIET:
+            assert time.monotonic() < deadline, f"never at rest: {seen}"
+            await asyncio.sleep(POLL)
+            now = await self._seen(zones=zones)
+            if now != seen:
+                seen, since = now, time.monotonic()
+        return seen
+
+    async def _seen(self, *, zones: bool) -> Obj:
+        """The namespace, told without names, hashes and times."""
+        objects = {
+            kind: (await self._get(path(kind, namespace=self._namespace)))["items"]
+            for kind in (*OWNED, "Pod", "ControllerRevision")
+        }
+        nodes = {
+            one["metadata"]["name"]: one for one in (await self._get("/api/v1/nodes"))["items"]
+        }
+        where = f"/api/v1/namespaces/{self._namespace}/events"
+        events = (await self._get(where))["items"]
+        told = Names(objects)
+        return {
+            "workloads": told.all(
+                (kind, one["metadata"]["name"], _plain(one))
+                for kind in OWNED
+                for one in objects[kind]
+            ),
+            "pods": told.counted(
+                (
+                    one["metadata"].get("generateName") or one["metadata"]["name"],
+                    _pod(one, nodes if zones else {}),
+                )
+                for one in objects["Pod"]
+            ),
+            "revisions": told.counted(
+                (one["metadata"]["name"], one["revision"]) for one in objects["ControllerRevision"]
+            ),
+            "nodes": {
+                name: sorted(f"{t['key']}:{t['effect']}" for t in one["spec"].get("taints", ()))
+                for name, one in sorted(nodes.items())
+            },
+            "events": sorted(
+                {f"{one['involvedObject']['kind']} {one['type']} {one['reason']}" for one in events}
+            ),
+        }
+
+    async def _get(self, where: str, query: Mapping[str, str] | None = None) -> Obj:
+        answer = await self._client.raw("GET", where, query=dict(query or {}))
+        found: Obj = json.loads(answer.body)
+        return found
+
+    async def _send(
+        self,
+        method: str,
+        where: str,
+        body: Obj | None = None,
+        *,
+        form: str = "json",
+        query: Mapping[str, str] | None = None,
+        refused: tuple[int, ...] = (404,),
+    ) -> None:
+        try:
+            await self._client.raw(
+                method,
+                where,
+                query=dict(query or {}),
+                headers={"Content-Type": f"application/{form}"},
+                body=json.dumps(body or {}).encode(),
+            )
+        except ApiError as error:
+            if error.code not in refused:
+                raise
+
+
+class Names:
+    """Tells hashes and random parts of names by what they stand for."""
+
+    def __init__(self, objects: Mapping[str, list[Obj]]) -> None:
+        self._known: dict[str, str] = {}
+        for one in objects["ReplicaSet"]:
+            notes, labels = (
+                one["metadata"].get("annotations", {}),
+                one["metadata"].get("labels", {}),
+            )
+            if "pod-template-hash" in labels:
+                revision = notes.get("deployment.kubernetes.io/revision", "?")
+                self._known[labels["pod-template-hash"]] = f"#{revision}"
+        for one in objects["ControllerRevision"]:
+            self._known[one["metadata"]["name"].rpartition("-")[2]] = f"#{one['revision']}"
+        for one in objects["Pod"]:
+            start = one["metadata"].get("generateName")
+            if start:
+                self._known[one["metadata"]["name"]] = f"{start}*"
+        found = sorted(self._known, key=len, reverse=True)
+        self._pattern = re.compile("|".join(map(re.escape, found)) or "(?!)")
+
+    def say(self, value: object) -> str:
+        """Text for a value, without what is random."""
+        text = json.dumps(value, sort_keys=True)
+        for _ in range(2):  # a pod's name holds a hash
+            text = self._pattern.sub(lambda match: self._known[match[0]], text)
+        return text
+
+    def all(self, items: Iterable[tuple[object, ...]]) -> list[str]:
+        """Every item, in the order of its text."""
+        return sorted(map(self.say, items))
+
+    def counted(self, items: Iterable[tuple[object, ...]]) -> list[str]:
+        """Every different item and how often it is there."""
+        return [f"{count} x {text}" for text, count in sorted(Counter(self.all(items)).items())]
+
+
+def node(wish: Obj) -> Obj:
+    """A node from a play's short form: name, zone, cpu, labels, taints."""
+    name = wish["name"]
+    labels = {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux", **wish.get("labels", {})}
+    if "zone" in wish:
+        labels[ZONE] = wish["zone"]
+    room = {"cpu": str(wish.get("cpu", 4)), "memory": "16Gi", "pods": "110"}
+    taints = [{"key": key, "effect": effect} for key, effect in wish.get("taints", {}).items()]
+    return {
+        "kind": "Node",
+        "metadata": {"name": name, "labels": labels},
+        "spec": {"taints": taints} if taints else {},
+        "status": {"capacity": room, "allocatable": room},
+    }
+
+
+def _conditions(obj: Obj) -> list[Obj]:
+    found: list[Obj] = obj.get("status", {}).get("conditions") or []
+    return found
+
+
+def _state(pod: Pod) -> str:
+    if pod.metadata.deletion_timestamp:
+        return "terminating"
+    if any(one.type == "Ready" and one.status == "True" for one in pod.status.conditions):
+        return "ready"
+    return pod.status.phase.lower()
+
+
+def _plain(obj: Obj) -> Obj:
+    """What is said of a workload."""
+    status = {
+        key: value
+        for key, value in obj.get("status", {}).items()
+        if key not in (*TIMES, "conditions") and value
+    }
+    status["conditions"] = {
+        one["type"]: [one["status"], one.get("reason", ""), one.get("message", "")]
+        for one in _conditions(obj)
+    }
+    notes = obj["metadata"].get("annotations", {})
+    return {
+        "replicas": obj["spec"].get("replicas"),
+        "revision": notes.get("deployment.kubernetes.io/revision"),
+        **status,
+    }
+
+
+def _pod(obj: Obj, nodes: Mapping[str, Obj]) -> Obj:
+    """What is said of a pod."""
+    place = nodes.get(obj["spec"].get("nodeName", ""))
+    conditions = {one["type"]: one for one in _conditions(obj)}
+    ready = conditions.get("Ready", {})
+    scheduled = conditions.get("PodScheduled", {})
+    return {
+        "phase": obj["status"].get("phase"),
+        "ready": ready.get("status", "False"),
+        "zone": place["metadata"]["labels"].get(ZONE) if place else None,
+        "terminating": "deletionTimestamp" in obj["metadata"],
+        "unscheduled": [scheduled.get("reason"), scheduled.get("message")]
+        if scheduled.get("status") == "False"
+        else None,
+        "disrupted": conditions.get("DisruptionTarget", {}).get("reason"),
+        "nominated": bool(obj["status"].get("nominatedNodeName")),
+    }

@@ -1,0 +1,111 @@
+"""The same plays on a real control plane and on ours end in the same observable state.
+
+The plays are YAML files: spread constraints, affinities, taints, preemption, StatefulSets,
+DaemonSets, rollouts, rollbacks, scaling, node loss. Both servers act a play at the same time. What
+is seen is compared after each act, and the bounds of a rolling update at every event of a watch.
+The kubelets are ours on both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from tests.kubernetes.stage import Obj, Stage, load
+
+from tools import realkube as real
+from zonewise.embedded.crew import Crew
+from zonewise.embedded.kubelets import Kubelets
+from zonewise.runtime.client import Client
+from zonewise.runtime.cluster import load_config
+from zonewise.runtime.transport import HttpsTransport
+
+pytestmark = pytest.mark.real
+
+PLAYS = sorted((Path(__file__).parent / "plays").glob("*.yaml"))
+MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
+START = 60.0
+QUICK = ("--node-monitor-grace-period=8s", "--node-monitor-period=1s")
+
+
+@pytest.fixture(scope="module")
+def theirs(real_binaries: real.Binaries) -> Iterator[Path]:
+    """A real control plane that notices a dead node soon; its kubeconfig."""
+    settings = real.Settings(fsync=False, controller_manager_args=QUICK)
+    with real.start(settings, binaries=real_binaries) as plane:
+        yield plane.kubeconfig
+
+
+@pytest.fixture(scope="module")
+def ours() -> Iterator[Path]:
+    """Our living cluster without nodes; its kubeconfig."""
+    with tempfile.TemporaryDirectory(prefix="zonewise-test-", dir=MEMORY) as name:
+        flags = ("--empty", "--workload-removal=delete", "--data", name)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "zonewise", "up", *flags],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+        )
+        try:
+            kubeconfig = Path(name) / "kubeconfig"
+            deadline = time.monotonic() + START
+            while not kubeconfig.exists():
+                if process.poll() is not None or time.monotonic() > deadline:
+                    process.kill()
+                    raise AssertionError(process.communicate()[1].decode())
+                time.sleep(0.05)
+            yield kubeconfig
+        finally:
+            process.terminate()
+            process.communicate(timeout=30)
+
+
+@asynccontextmanager
+async def acting(kubeconfig: Path, play: Obj, name: str, *, kubelets: bool) -> AsyncIterator[Stage]:
+    """A stage for one play, cleared afterwards."""
+    config = load_config(kubeconfig=kubeconfig)
+
+    def connect(manager: str) -> Client:
+        return Client(HttpsTransport(config), field_manager=manager)
+
+    crew = Crew(connect, clock=time.time, rng=random.Random(1))
+    if kubelets:
+        crew.add("kubelets", Kubelets)
+    client = connect("play")
+    stage = Stage(client, crew.cache, name)
+    work = asyncio.create_task(crew.run())
+    try:
+        await crew.cache.synced()
+        yield stage
+        await stage.clear(play)
+    finally:
+        work.cancel()
+        await asyncio.gather(work, return_exceptions=True)
+        await client.close()
+
+
+async def act(kubeconfig: Path, file: Path, *, kubelets: bool) -> list[Obj]:
+    """One server's performance."""
+    play = load(file)
+    async with acting(kubeconfig, play, file.stem, kubelets=kubelets) as stage:
+        return await stage.act(play)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("file", PLAYS, ids=lambda file: file.stem)
+async def test_both_servers_act_alike(theirs: Path, ours: Path, file: Path) -> None:
+    """After each act both clusters say the same of their workloads, pods, nodes and events."""
+    expected, found = await asyncio.gather(
+        act(theirs, file, kubelets=True), act(ours, file, kubelets=False)
+    )
+    for number, (right, mine) in enumerate(zip(expected, found, strict=True), start=1):
+        assert mine == right, f"act {number}"
+        assert not right.get("broken"), f"act {number}: {right['broken']}"
