@@ -15,3 +15,12 @@ def node_of(pod: Pod) -> tuple[str, ...]:
 
 BY_NODE: Mapping[str, IndexFunction[Pod]] = {"node": node_of}
 """Pods under the name of their node: ``store.by("node", name)``."""
+
+
+def end_of(pod: Pod) -> tuple[str, ...]:
+    """Whether a pod's containers have ended for good."""
+    return ("finished",) if pod.status.phase in ("Succeeded", "Failed") else ()
+
+
+BY_END: Mapping[str, IndexFunction[Pod]] = {"end": end_of}
+"""Pods that are finished: ``store.by("end", "finished")``."""

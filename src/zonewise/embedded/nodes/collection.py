@@ -1,0 +1,131 @@
+"""Removes pods that nobody else will: whose Node is gone, and finished ones beyond a number.
+
+A key is a node's name. A pod of a missing Node waits some seconds first, in case the Node is made
+anew; before its pods are removed, the server is asked once more. They are marked as Failed with the
+reason, then deleted without grace, since no kubelet is left to finish. The same is done to
+terminating pods of a node that is declared out of service and is not ready.
+
+Finished pods are counted from time to time; the oldest beyond the number kept go. Unbound pods
+need no collector: the API server lets them go at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from zonewise.api.core import Node
+from zonewise.api.errors import Conflict, NotFound
+from zonewise.api.pod import Pod
+from zonewise.api.times import format_time, from_epoch
+from zonewise.embedded.crew import Means
+from zonewise.embedded.indexes import BY_END, BY_NODE, node_of
+from zonewise.embedded.nodes import health
+from zonewise.embedded.nodes.settings import Settings
+from zonewise.runtime.controller import Controller
+
+PERIOD = 20.0
+
+
+class PodCollector:
+    """Removes pods that are left over until it is cancelled."""
+
+    def __init__(self, means: Means, settings: Settings | None = None) -> None:
+        self._means = means
+        self._settings = settings or Settings()
+        self._missing: dict[str, float] = {}
+        self._controller: Controller[str] = Controller(
+            "pod collector", self._collect, cache=means.cache, workers=4, rng=means.rng
+        )
+        self._nodes = self._controller.watches(
+            Node, lambda node: (node.metadata.name,), when=_may_strand
+        )
+        self._pods = self._controller.watches(
+            Pod, node_of, indexes={**BY_NODE, **BY_END}, when=self._stranded
+        )
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._controller.run(), name="pod collector")
+            tasks.create_task(self._trim(), name="finished pods")
+
+    def _stranded(self, old: Pod | None, new: Pod | None) -> bool:
+        if new is None or not new.spec.node_name:
+            return False
+        node = self._nodes.get(("", new.spec.node_name))
+        if node is None:
+            return True
+        return new.metadata.deletion_timestamp is not None and _out_of_service(node)
+
+    async def _collect(self, name: str) -> float | None:
+        node = self._nodes.get(("", name))
+        if node is not None:
+            self._missing.pop(name, None)
+            if _out_of_service(node):
+                for pod in self._pods.by("node", name):
+                    if pod.metadata.deletion_timestamp is not None:
+                        await self._remove(pod, because="")
+            return None
+        pods = self._pods.by("node", name)
+        if not pods:
+            self._missing.pop(name, None)
+            return None
+        now = self._means.clock()
+        rest = self._missing.setdefault(name, now) + self._settings.orphan_after - now
+        if rest > 0:
+            return rest
+        try:
+            await self._means.client.get(Node, name)
+        except NotFound:
+            for pod in pods:
+                await self._remove(pod, because="PodGC: node no longer exists")
+        return None
+
+    async def _remove(self, pod: Pod, *, because: str) -> None:
+        meta = pod.metadata
+        status: dict[str, object] = {}
+        if pod.status.phase not in ("Succeeded", "Failed"):
+            status["phase"] = "Failed"
+        if because:
+            now = format_time(from_epoch(self._means.clock()))
+            condition = {
+                "type": "DisruptionTarget",
+                "status": "True",
+                "observedGeneration": meta.generation,
+                "reason": "DeletionByPodGC",
+                "message": because,
+                "lastTransitionTime": now,
+            }
+            status["conditions"] = [condition]
+        client = self._means.client
+        try:
+            if "phase" in status:
+                body = {"metadata": {"uid": meta.uid}, "status": status}
+                await client.patch(
+                    Pod, meta.name, meta.namespace, body, kind="strategic", subresource="status"
+                )
+            await client.delete(Pod, meta.name, meta.namespace, uid=meta.uid, grace_period=0)
+        except (NotFound, Conflict):
+            return
+
+    async def _trim(self) -> None:
+        while True:
+            await asyncio.sleep(PERIOD)
+            finished = self._pods.by("end", "finished")
+            surplus = len(finished) - self._settings.finished_pods
+            if surplus > 0:
+                oldest = sorted(
+                    finished, key=lambda pod: (pod.metadata.creation_timestamp or "", pod.key)
+                )
+                for pod in oldest[:surplus]:
+                    await self._remove(pod, because="")
+
+
+def _may_strand(old: Node | None, new: Node | None) -> bool:
+    return new is None or old is None or _out_of_service(new)
+
+
+def _out_of_service(node: Node) -> bool:
+    return health.verdict(node) != "True" and any(
+        one.key == health.OUT_OF_SERVICE for one in node.spec.taints
+    )

@@ -1,0 +1,204 @@
+"""Notices lost nodes, says so in conditions and taints, and takes it back when they return.
+
+A node is lost when neither its lease nor its status was renewed for a grace period, as this process
+saw it: clocks of nodes are not compared with ours. What was seen is memory; a process that starts
+anew gives every node a whole grace period, which is the safe side.
+
+*Per node*, whenever it changes or its grace period may be over: conditions, then pods (a lost
+node's are not ready any more), then taints. Each write is level-triggered, so a crash in between is
+finished by the next run. Taints are one list; it is written under the Node's version, and a
+conflict is retried on what is there then.
+
+*Per zone*, at a limited rate: the taint that drives pods away. ``zones`` says how fast. Nodes that
+wait for it are looked at every few seconds while there are any; it is taken away at once, by the
+node's own run. When all zones are lost it is taken from everyone, and when one comes back all nodes
+get a new grace period.
+
+Idle nodes cost one look per grace period, and renewals one entry in a table.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from zonewise.api.coordination import Lease
+from zonewise.api.core import Node
+from zonewise.api.errors import Conflict, NotFound
+from zonewise.api.meta import Key
+from zonewise.api.pod import Pod
+from zonewise.api.times import format_time, from_epoch
+from zonewise.embedded.crew import Means
+from zonewise.embedded.indexes import BY_NODE
+from zonewise.embedded.nodes import health, zones
+from zonewise.embedded.nodes.settings import Settings
+from zonewise.embedded.nodes.zones import Zone
+from zonewise.runtime.client import Client
+from zonewise.runtime.controller import Controller, own_key
+
+LEASES = "kube-node-lease"
+SLACK = 0.001
+"""Timers are not exact: what is due within this time is due now."""
+
+
+class NodeLifecycle:
+    """Watches over nodes until it is cancelled."""
+
+    def __init__(self, means: Means, settings: Settings | None = None) -> None:
+        self._means = means
+        self._settings = settings = settings or Settings()
+        self._seen: dict[str, float] = {}
+        self._waiting: set[str] = set()
+        self._granted: set[str] = set()
+        self._next: dict[Zone, float] = {}
+        self._wake = asyncio.Event()
+        self._all_lost = False
+        self._controller: Controller[Key] = Controller(
+            "node lifecycle",
+            self._node,
+            cache=means.cache,
+            workers=settings.workers,
+            rng=means.rng,
+        )
+        self._nodes = self._controller.watches(Node, own_key)
+        self._pods = means.cache.store(Pod, indexes=BY_NODE)
+        self._nodes.on_change(self._node_changed)
+        means.cache.store(Lease, namespace=LEASES).on_change(self._lease_changed)
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._controller.run(), name="node lifecycle")
+            tasks.create_task(self._pace(), name="eviction pace")
+
+    def _node_changed(self, old: Node | None, new: Node | None) -> None:
+        if new is None:
+            assert old is not None
+            for known in (self._waiting, self._granted):
+                known.discard(old.metadata.name)
+            self._seen.pop(old.metadata.name, None)
+            return
+        if old is None or _beat(old) != _beat(new):
+            self._seen[new.metadata.name] = self._means.clock()
+        if old is not None and health.verdict(old) == "True" and health.verdict(new) != "True":
+            self._means.recorder.event(
+                new,
+                reason="NodeNotReady",
+                action="Monitoring",
+                note=f"Node {new.metadata.name} status is now: NodeNotReady",
+            )
+
+    def _lease_changed(self, old: Lease | None, new: Lease | None) -> None:
+        if new is not None and (old is None or old.spec.renew_time != new.spec.renew_time):
+            self._seen[new.metadata.name] = self._means.clock()
+
+    async def _node(self, key: Key) -> float | None:
+        node = self._nodes.get(key)
+        if node is None:
+            return None
+        settings, now = self._settings, self._means.clock()
+        spoke = health.verdict(node) is not None
+        seen = self._seen.get(key[1], now)
+        rest = seen + (settings.grace if spoke else settings.startup_grace) - now
+        if rest <= SLACK:
+            conditions = health.silenced(node, self._text(now))
+            if conditions:
+                node = await self._client.patch(
+                    Node,
+                    key[1],
+                    None,
+                    {"metadata": {"uid": node.metadata.uid}, "status": {"conditions": conditions}},
+                    kind="strategic",
+                    subresource="status",
+                )
+        await self._judge(node, now)
+        return rest if rest > SLACK else None
+
+    async def _judge(self, node: Node, now: float) -> None:
+        """Repeat in pods and taints what the node's conditions say."""
+        name = node.metadata.name
+        lost = health.verdict(node) in ("False", "Unknown")
+        if lost:
+            await self._unready(node, now)
+        evict = lost and (bool(health.evicting(node)) or name in self._granted)
+        evict = evict and not self._all_lost
+        taints = health.tainted(node, evict=evict, now=self._text(now))
+        if taints != node.spec.taints:
+            meta = {"uid": node.metadata.uid, "resourceVersion": node.metadata.resource_version}
+            body = {"metadata": meta, "spec": {"taints": health.plain(taints)}}
+            node = await self._client.patch(Node, name, None, body)
+        if not lost or health.evicting(node):
+            self._granted.discard(name)
+        if lost and not health.evicting(node):
+            self._waiting.add(name)
+            self._wake.set()
+        else:
+            self._waiting.discard(name)
+
+    async def _unready(self, node: Node, now: float) -> None:
+        """The pods of a lost node are not ready, as far as anybody knows."""
+        for pod in self._pods.by("node", node.metadata.name):
+            ready = next((one for one in pod.status.conditions if one.type == "Ready"), None)
+            if ready is None or ready.status == "False":
+                continue
+            change = {"type": "Ready", "status": "False", "lastTransitionTime": self._text(now)}
+            body = {"metadata": {"uid": pod.metadata.uid}, "status": {"conditions": [change]}}
+            try:
+                await self._client.patch(
+                    Pod,
+                    pod.metadata.name,
+                    pod.metadata.namespace,
+                    body,
+                    kind="strategic",
+                    subresource="status",
+                )
+            except (NotFound, Conflict):
+                continue
+            self._means.recorder.event(
+                pod,
+                reason="NodeNotReady",
+                action="Monitoring",
+                note="Node is not ready",
+                type="Warning",
+            )
+
+    async def _pace(self) -> None:
+        """Let zones evict as fast as their state allows."""
+        while True:
+            await self._wake.wait()
+            self._admit(self._means.clock())
+            if not (self._waiting or self._all_lost):
+                self._wake.clear()
+                continue
+            await asyncio.sleep(self._settings.period)
+
+    def _admit(self, now: float) -> None:
+        nodes = self._nodes.values()
+        found = zones.survey(nodes, self._settings)
+        if found.all_lost != self._all_lost:
+            self._all_lost = found.all_lost
+            self._next.clear()
+            for node in nodes:
+                if not found.all_lost:
+                    self._seen[node.metadata.name] = now
+                self._controller.enqueue(node.key)
+        for key in sorted(("", name) for name in self._waiting):
+            lost = self._nodes.get(key)
+            zone = ("", "") if lost is None else zones.zone_of(lost)
+            rate = found.rates.get(zone, 0.0)
+            if lost is not None and rate > 0 and self._next.get(zone, now) <= now:
+                self._next[zone] = now + 1 / rate
+                self._granted.add(lost.metadata.name)
+                self._controller.enqueue(key)
+
+    @property
+    def _client(self) -> Client:
+        return self._means.client
+
+    @staticmethod
+    def _text(now: float) -> str:
+        return format_time(from_epoch(now))
+
+
+def _beat(node: Node) -> str | None:
+    ready = health.condition(node, "Ready")
+    return None if ready is None else ready.last_heartbeat_time

@@ -1,0 +1,55 @@
+"""How long a pod stays on a node with taints that drive pods away: a pure function."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import inf
+
+from zonewise.api import times
+from zonewise.api.core import Node, Taint
+from zonewise.api.pod import Pod, Toleration
+
+
+def driving(node: Node) -> tuple[Taint, ...]:
+    """The taints of a node that drive pods away."""
+    return tuple(one for one in node.spec.taints if one.effect == "NoExecute")
+
+
+def tolerates(toleration: Toleration, taint: Taint) -> bool:
+    """Whether a toleration is about this taint."""
+    if toleration.effect not in ("", taint.effect):
+        return False
+    if toleration.key not in ("", taint.key):
+        return False
+    return toleration.operator == "Exists" or (
+        toleration.operator in ("", "Equal") and toleration.value == taint.value
+    )
+
+
+def until(pod: Pod, taints: Iterable[Taint], now: float) -> float:
+    """When the pod has to go, in seconds since the epoch; infinite if it may stay.
+
+    A taint that nothing tolerates drives it away now. Of several limited tolerations of a taint
+    the shortest counts. Time runs since the taint was added or the pod came, whichever was later.
+    """
+    came = _bound(pod)
+    end = inf
+    for taint in taints:
+        matching = [one for one in pod.spec.tolerations if tolerates(one, taint)]
+        if not matching:
+            return now
+        limits = [one.toleration_seconds for one in matching if one.toleration_seconds is not None]
+        if limits:
+            added = times.parse(taint.time_added).timestamp() if taint.time_added else came
+            end = min(end, max(added, came) + max(0, min(limits)))
+    return end
+
+
+def _bound(pod: Pod) -> float:
+    texts = [
+        one.last_transition_time
+        for one in pod.status.conditions
+        if one.type == "PodScheduled" and one.last_transition_time
+    ]
+    text = texts[0] if texts else pod.metadata.creation_timestamp
+    return times.parse(text).timestamp() if text else 0.0
