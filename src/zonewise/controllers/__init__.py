@@ -1,1 +1,5 @@
-"""What Zonewise does against an API server: watch, decide, write the difference."""
+"""Controllers that bring a cluster to what the decisions say: shells around pure functions."""
+
+from zonewise.controllers.hints import HintsController, HintsSettings, Role
+
+__all__ = ["HintsController", "HintsSettings", "Role"]

@@ -1,0 +1,431 @@
+"""The EndpointSlice controller: watches, asks for a plan, writes the difference, tells why.
+
+Three roles. *Own*: the slices are ours, endpoints and hints; Kubernetes' own controller is switched
+off. *Adopt*: that controller stays, and only hints are ours; a webhook puts them on what it writes,
+and slices whose hints are to move although nobody writes them (nodes came or went) are rewritten
+here. *Observe*: nothing is written but conditions and events.
+
+*Parallel* are ``workers`` Services. *Ordered*: within a Service creations and updates come before
+deletions. Workers begin when Services, pods, slices **and nodes** are listed completely, so no hint
+is lost because nodes were not known yet. *Retried* after 1 s, doubling to 1,000 s, 15 times; then
+the Service rests until something about it changes. *Bounded*: a write carries the version it was
+made from, and no Service is planned again before the store shows what was written for it.
+
+What wakes a Service up: itself, its pods (collected for ``batch`` seconds), foreign edits of its
+slices (after a second, so that two writers who disagree do not race), and nodes. Nodes have one key
+of their own; its turn makes the shares anew and wakes up the Services that cross a limit.
+
+Nothing is in memory only: what is remembered of a Service is derived, or protects for the moment
+until the watch has caught up.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from zonewise.api import selector
+from zonewise.api.core import Namespace, Node, Service
+from zonewise.api.discovery import EndpointSlice
+from zonewise.api.errors import Forbidden, LeadershipLost, NotFound, Terminal, ZonewiseError
+from zonewise.api.gates import FeatureGates
+from zonewise.api.meta import Key
+from zonewise.api.pod import Pod
+from zonewise.api.reason import Reason
+from zonewise.controllers.echoes import Echoes
+from zonewise.controllers.herald import Herald
+from zonewise.controllers.places import Places
+from zonewise.controllers.standings import Standing, concerned
+from zonewise.runtime.cache import Cache
+from zonewise.runtime.client import Client
+from zonewise.runtime.controller import Controller, own_key
+from zonewise.runtime.logs import logger
+from zonewise.runtime.queue import Queue
+from zonewise.runtime.recorder import Recorder
+from zonewise.topology import MissingCpu, MissingZone, Shares, reach_of
+from zonewise.traffic import ShareNodes, Wish, wish_of
+from zonewise.traffic.slices import (
+    LIMIT,
+    Memory,
+    Plan,
+    View,
+    asks,
+    has_endpoints,
+    plan,
+    rehint,
+    service_of,
+)
+
+if TYPE_CHECKING:
+    from zonewise.controllers.hintmetrics import HintsMetrics
+
+NODES: Key = ("", "")
+"""The key under which node changes wait for their turn."""
+
+TRIES = 15
+FIRST_RETRY, LAST_RETRY = 1.0, 1000.0
+FOREIGN_PAUSE = 1.0
+STALE_PAUSE = 0.2
+NODE_PAUSE = 0.1
+
+_ANCHOR, _LABELS, _SERVICE = "hints:anchor", "hints:labels", "hints:service"
+
+_log = logger("hints")
+
+
+class Role(Enum):
+    """Who writes EndpointSlices."""
+
+    OWN = "own"
+    ADOPT = "adopt"
+    OBSERVE = "observe"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HintsSettings:
+    """How the controller works; ``batch`` is in seconds."""
+
+    role: Role = Role.OWN
+    limit: int = LIMIT
+    workers: int = 5
+    batch: float = 0.0
+    gates: FeatureGates = field(default_factory=FeatureGates)
+    missing_cpu: MissingCpu = MissingCpu.DISABLE
+    missing_zone: MissingZone = MissingZone.DISABLE
+    services: selector.Selector = selector.EVERYTHING
+    namespaces: selector.Selector = selector.EVERYTHING
+
+
+class LostPods(ZonewiseError):
+    """Pods are left out because their nodes do not exist."""
+
+
+class HintsController:
+    """Keeps the slices of all Services, or the hints on them."""
+
+    def __init__(
+        self,
+        *,
+        client: Client,
+        cache: Cache,
+        recorder: Recorder,
+        clock: Callable[[], float],
+        rng: random.Random,
+        settings: HintsSettings | None = None,
+        metrics: HintsMetrics | None = None,
+    ) -> None:
+        self.settings = settings or HintsSettings()
+        self.standings: dict[Key, Standing] = {}
+        self._client = client
+        self._metrics = metrics
+        self._herald = Herald(client, recorder, clock)
+        self._memories: dict[Key, Memory] = {}
+        self._node_hints = True
+        self.controller: Controller[Key] = Controller(
+            "hints",
+            self._reconcile,
+            cache=cache,
+            workers=self.settings.workers,
+            queue=Queue(base=FIRST_RETRY, cap=LAST_RETRY, rng=rng),
+            rng=rng,
+        )
+        watches = self.controller.watches
+        self._services = watches(
+            Service, own_key, indexes={_ANCHOR: _anchor}, when=_service_matters
+        )
+        self._slices = watches(EndpointSlice, _nobody, indexes={_SERVICE: _slice_service})
+        self._pods = watches(Pod, _nobody, indexes={_LABELS: _pairs})
+        self._nodes = watches(Node, _nobody)
+        self._namespaces = (
+            None
+            if self.settings.namespaces == selector.EVERYTHING
+            else watches(Namespace, self._services_in)
+        )
+        self.places = Places(
+            lambda: self._nodes,
+            missing_cpu=self.settings.missing_cpu,
+            missing_zone=self.settings.missing_zone,
+        )
+        self._echoes = Echoes(self._slices)
+        self._services.on_change(self._service_changed)
+        self._pods.on_change(self._pod_changed)
+        self._slices.on_change(self._slice_changed)
+        self._nodes.on_change(self._node_changed)
+        if metrics is not None:
+            metrics.standings = self.standings
+
+    async def run(self) -> None:
+        """Work until cancelled or stopped."""
+        await self.controller.run()
+
+    def stop(self) -> None:
+        """Let running Services finish and begin no more."""
+        self.controller.stop()
+
+    # What wakes up whom.
+
+    def _service_changed(self, old: Service | None, new: Service | None) -> None:
+        if new is None and old is not None:
+            key = old.key
+            self.standings.pop(key, None)
+            self._memories.pop(key, None)
+            self._echoes.forget(key)
+            self._herald.forget(key)
+
+    def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
+        if self.settings.role is not Role.OWN or not _pod_matters(old, new):
+            return
+        low = not self._pods.synced
+        for key in {key for pod in (old, new) if pod is not None for key in self._selecting(pod)}:
+            self.controller.enqueue(key, after=self.settings.batch, low=low)
+
+    def _slice_changed(self, old: EndpointSlice | None, new: EndpointSlice | None) -> None:
+        if not self._slices.synced:
+            return
+        for key in {key for piece in (old, new) if piece for key in _slice_service(piece)}:
+            if self._echoes.foreign(key, old, new):
+                self.controller.enqueue(key, after=FOREIGN_PAUSE)
+
+    def _node_changed(self, old: Node | None, new: Node | None) -> None:
+        if self.places.note(old, new):
+            self.controller.enqueue(NODES, after=NODE_PAUSE)
+
+    def _services_in(self, namespace: Namespace) -> list[Key]:
+        name = namespace.metadata.name
+        return [service.key for service in self._services if service.metadata.namespace == name]
+
+    def _selecting(self, pod: Pod) -> list[Key]:
+        """The Services that select a pod."""
+        labels = pod.metadata.labels
+        found = []
+        for pair in _pairs(pod):
+            for key in self._services.keys_by(_ANCHOR, pair):
+                service = self._services.get(key)
+                if service is not None and _selects(service, labels):
+                    found.append(key)
+        return found
+
+    def _selected(self, service: Service) -> list[Pod]:
+        """The pods that a Service selects."""
+        wanted = service.spec.selector or {}
+        space = service.metadata.namespace
+        buckets = [
+            self._pods.keys_by(_LABELS, (space, key, value)) for key, value in wanted.items()
+        ]
+        found = (self._pods.get(key) for key in min(buckets, key=len, default=()))
+        return [p for p in found if p is not None and _selects(service, p.metadata.labels)]
+
+    # One turn of one key.
+
+    async def _reconcile(self, key: Key) -> float | None:
+        if key == NODES:
+            self._judge()
+            return None
+        service = self._services.get(key)
+        if service is None or not has_endpoints(service):
+            self.standings.pop(key, None)
+            return None
+        slices = self._slices.by(_SERVICE, key)
+        if self._echoes.behind(key, slices):
+            self._count("stale")
+            return STALE_PAUSE
+        try:
+            await self._sync(service, slices)
+        except LeadershipLost:
+            raise
+        except ZonewiseError as error:
+            self._count("error")
+            if self.controller.queue.failures(key) + 1 >= TRIES:
+                raise Terminal(f"failed {TRIES} times: {error}") from error
+            raise
+        self._count("success")
+        return None
+
+    def _judge(self) -> None:
+        """Make the shares anew and wake up the Services they concern."""
+        moved = self.places.settle()
+        self.places.keep(one.reach for one in self.standings.values() if one.reach is not None)
+        for key in tuple(concerned(self.standings, self.places.within)):
+            self.controller.enqueue(key)
+        if moved and self.settings.role is Role.OWN:
+            for pod in self._pods:
+                if pod.spec.node_name in moved:
+                    for key in self._selecting(pod):
+                        self.controller.enqueue(key)
+
+    async def _sync(self, service: Service, slices: Iterable[EndpointSlice]) -> None:
+        key, own = service.key, self.settings.role is Role.OWN
+        wish = self._wish(service)
+        pods = self._selected(service) if own or wish.share_nodes is ShareNodes.TOLERATED else []
+        reach = reach_of(pods) if wish.share_nodes is ShareNodes.TOLERATED else None
+        shares = self.places.within(reach)
+        decided = (
+            self._planned(service, wish, shares, pods, slices)
+            if own
+            else rehint(slices, wish, shares, node_hints=self._node_hints)
+        )
+        self.standings[key] = Standing.of(service, wish, decided, shares, reach)
+        if self._metrics is not None:
+            self._metrics.planned(service, wish, decided)
+        if self.settings.role is not Role.OBSERVE and decided.writes:
+            await self._write(key, decided)
+        if decided.families:
+            await self._herald.tell(service, decided.families, asks=asks(wish))
+        if decided.lost:
+            names = ", ".join(pod.metadata.name for pod in decided.lost[:3])
+            raise LostPods(f"{len(decided.lost)} pods are on nodes that do not exist: {names}")
+
+    def _planned(
+        self,
+        service: Service,
+        wish: Wish,
+        shares: Shares,
+        pods: Iterable[Pod],
+        slices: Iterable[EndpointSlice],
+    ) -> Plan:
+        view = View(
+            service=service,
+            wish=wish,
+            shares=shares,
+            pods=pods,
+            zones=self.places.zones,
+            slices=slices,
+            limit=self.settings.limit,
+            node_hints=self._node_hints,
+        )
+        return plan(view, self._memories.setdefault(service.key, Memory()))
+
+    def _wish(self, service: Service) -> Wish:
+        if not self.settings.services.matches(service.metadata.labels):
+            return _not_selected("its labels")
+        if self._namespaces is not None:
+            namespace = self._namespaces.get(("", service.metadata.namespace))
+            labels = {} if namespace is None else namespace.metadata.labels
+            if not self.settings.namespaces.matches(labels):
+                return _not_selected("its namespace's labels")
+        return wish_of(service, self.settings.gates)
+
+    async def _write(self, key: Key, decided: Plan) -> None:
+        self._echoes.begin(key)
+        try:
+            for piece in decided.create:
+                await self._create(key, piece)
+            for piece in decided.update:
+                answer = await self._client.replace(piece)
+                self._echoes.wrote(key, answer)
+                self._learn(key, piece, answer)
+            for piece in decided.delete:
+                await self._delete(key, piece)
+        finally:
+            if self._echoes.end(key):
+                self.controller.enqueue(key, after=FOREIGN_PAUSE)
+
+    async def _create(self, key: Key, piece: EndpointSlice) -> None:
+        try:
+            answer = await self._client.create(piece)
+        except Forbidden as error:
+            # What is in a namespace that goes away goes with it.
+            if all(c.reason != "NamespaceTerminating" for c in error.details.causes or ()):
+                raise
+            return
+        self._echoes.wrote(key, answer)
+        self._learn(key, piece, answer)
+
+    async def _delete(self, key: Key, piece: EndpointSlice) -> None:
+        meta = piece.metadata
+        try:
+            await self._client.delete(EndpointSlice, meta.name, meta.namespace, uid=meta.uid)
+        except NotFound:
+            return
+        self._echoes.deleted(key, piece)
+
+    def _learn(self, key: Key, sent: EndpointSlice, got: EndpointSlice) -> None:
+        """Older servers drop node hints without a word; then nobody gets them."""
+        if self._node_hints and _has_node_hints(sent) and not _has_node_hints(got):
+            self._node_hints = False
+            _log.warning("the server does not know node hints; zones alone are hinted")
+            self.controller.enqueue(key)
+
+    def _count(self, result: str) -> None:
+        if self._metrics is not None:
+            self._metrics.synced(result)
+
+
+def _nobody(_item: object) -> tuple[Key, ...]:
+    return ()
+
+
+def _pairs(pod: Pod) -> list[tuple[str, str, str]]:
+    space = pod.metadata.namespace
+    return [(space, key, value) for key, value in pod.metadata.labels.items()]
+
+
+def _anchor(service: Service) -> tuple[tuple[str, str, str], ...]:
+    """One label that every pod of a Service has; the way from pods to Services."""
+    if not has_endpoints(service) or not service.spec.selector:
+        return ()
+    key = min(service.spec.selector)
+    return ((service.metadata.namespace, key, service.spec.selector[key]),)
+
+
+def _slice_service(piece: EndpointSlice) -> tuple[Key, ...]:
+    name = service_of(piece)
+    return ((piece.metadata.namespace, name),) if name else ()
+
+
+def _selects(service: Service, labels: dict[str, str]) -> bool:
+    wanted = service.spec.selector or {}
+    return all(labels.get(key) == value for key, value in wanted.items())
+
+
+def _service_matters(old: Service | None, new: Service | None) -> bool:
+    if old is None or new is None:
+        return True
+    before, after = old.metadata, new.metadata
+    return (
+        old.spec != new.spec
+        or before.labels != after.labels
+        or before.annotations != after.annotations
+        or before.deletion_timestamp != after.deletion_timestamp
+    )
+
+
+def _pod_matters(old: Pod | None, new: Pod | None) -> bool:
+    """Whether a change of a pod can change an endpoint."""
+    if old is None or new is None:
+        return True
+    if old.status is not new.status and (
+        old.status.pod_ips != new.status.pod_ips
+        or old.status.phase != new.status.phase
+        or _ready(old) != _ready(new)
+    ):
+        return True
+    before, after = old.metadata, new.metadata
+    return (
+        before.labels != after.labels
+        or before.deletion_timestamp != after.deletion_timestamp
+        or old.spec.node_name != new.spec.node_name
+        or old.spec.hostname != new.spec.hostname
+        or old.spec.subdomain != new.spec.subdomain
+    )
+
+
+def _ready(pod: Pod) -> str:
+    return next((one.status for one in pod.status.conditions if one.type == "Ready"), "")
+
+
+def _has_node_hints(piece: EndpointSlice) -> bool:
+    return any(one.hints is not None and one.hints.for_nodes for one in piece.endpoints or ())
+
+
+def _not_selected(why: str) -> Wish:
+    return Wish(
+        reason=Reason(
+            code="NotSelected",
+            message=f"this controller does not look after the Service, by {why}",
+            fix="Choose others with --service-selector and --namespace-selector.",
+        )
+    )
