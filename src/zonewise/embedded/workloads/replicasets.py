@@ -1,0 +1,252 @@
+"""The ReplicaSet controller: as many pods as asked for.
+
+One pass over a ReplicaSet: claim its pods, count them, create what is missing or take down what is
+too much, follow an open wish of its Deployment with ``spec.replicas``, write the status if it
+differs. *Parallel* are ReplicaSets, and within one the creations of a batch; never two passes over
+one ReplicaSet. Nothing is done while the store lacks something this controller wrote before.
+
+*Bounded*: at most ``BURST`` pods are created or taken down in a pass; a pass that changed pods
+writes no status, the one that sees the change does. ``cadence`` spaces passes over large
+ReplicaSets.
+
+*Retried* with growing pauses: creations that were refused (a quota, a webhook) and deletions that
+failed; the status says so as ``ReplicaFailure``. Refused evictions are no failure: ``removal`` says
+when to ask again, and news about a budget of the namespace is a reason to ask at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+from zonewise.api import selector, times
+from zonewise.api.errors import Conflict, Forbidden, ZonewiseError
+from zonewise.api.meta import Key
+from zonewise.api.pod import Pod
+from zonewise.api.policy import PodDisruptionBudget
+from zonewise.embedded.crew import Means
+from zonewise.embedded.workloads import replicas
+from zonewise.embedded.workloads.cadence import Cadence
+from zonewise.embedded.workloads.claims import OWNED, claimed, indexed
+from zonewise.embedded.workloads.creation import Draft, draft, in_batches
+from zonewise.embedded.workloads.expectations import GLANCE, Expectations
+from zonewise.embedded.workloads.removal import Mode, Removal, Taken
+from zonewise.embedded.workloads.replicas import WISH, Count
+from zonewise.embedded.workloads.victims import ranked
+from zonewise.embedded.workloads.views import ReplicaSet
+from zonewise.runtime.controller import Controller, own_key
+
+BURST = 500
+WORKERS = 8
+
+
+class Unfinished(ZonewiseError):
+    """Not all pods could be created or taken down; the ReplicaSet's status tells why."""
+
+
+class ReplicaSets:
+    """Keeps every ReplicaSet at its size."""
+
+    def __init__(self, means: Means, *, removal: Mode = "evict") -> None:
+        self._client = means.client
+        self._recorder = means.recorder
+        self._clock = means.clock
+        self.controller: Controller[Key] = Controller(
+            "replicasets", self._reconcile, cache=means.cache, workers=WORKERS, rng=means.rng
+        )
+        self._sets = indexed(
+            self.controller.watches(ReplicaSet, own_key, indexes={"namespace": _namespace})
+        )
+        self._pods = indexed(self.controller.watches(Pod, self._of_pod, when=_matters))
+        self._expected: Expectations[Key, Pod] = Expectations(self._pods, means.clock)
+        self._own: Expectations[Key, ReplicaSet] = Expectations(self._sets, means.clock)
+        self._cadence: Cadence[Key] = Cadence(means.clock)
+        self._removal: Removal[Key] = Removal(means.client, mode=removal, clock=means.clock)
+        if removal == "evict":
+            self.controller.watches(PodDisruptionBudget, self._resting, when=_gives)
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        await self.controller.run()
+
+    async def _reconcile(self, key: Key) -> float | None:
+        owner = self._sets.get(key)
+        if owner is None:
+            for memory in (self._expected, self._own, self._cadence, self._removal):
+                memory.forget(key)
+            return None
+        if not (self._expected.settled(key) and self._own.settled(key)):
+            return GLANCE
+        if (wait := self._cadence.wait(key)) > 0:
+            return wait
+        wanted = selector.from_object(owner.spec.selector)
+        pods = await claimed(self._client, owner, wanted, self._pods)
+        count = replicas.counted(owner, pods, self._clock())
+        try:
+            if owner.metadata.deletion_timestamp is None:
+                return await self._manage(key, owner, count)
+            await self._tell(key, owner, count, None)
+        finally:
+            self._cadence.passed(key, len(pods))
+        return None
+
+    async def _manage(self, key: Key, owner: ReplicaSet, count: Count) -> float | None:
+        have, want = len(count.active), replicas.aim(owner)
+        failure: tuple[str, str] | None = None
+        again = count.again
+        if have < want:
+            made, failure = await self._create(key, owner, min(want - have, BURST))
+            if made and failure is None:
+                return GLANCE
+        elif have > want:
+            taken = await self._take(key, owner, count.active, min(have - want, BURST))
+            if self._removal.mode == "delete" and taken.refused:
+                failure = ("FailedDelete", str(taken.refused[0].error))
+            if taken.again is not None:
+                again = taken.again if again is None else min(again, taken.again)
+            have -= len(taken.granted)
+            if taken.granted:
+                await self._lower(key, owner, have)
+                return GLANCE
+        else:
+            self._removal.forget(key)
+        await self._lower(key, owner, have)
+        await self._tell(key, owner, count, failure)
+        if failure is not None:
+            raise Unfinished(f"{failure[0]}: {failure[1]}")
+        return again
+
+    async def _create(
+        self, key: Key, owner: ReplicaSet, number: int
+    ) -> tuple[int, tuple[str, str] | None]:
+        """Create pods; gives how many were made, and why there are not more."""
+        pattern = draft(owner.spec.template, owner)
+        made = 0
+        failure: tuple[str, str] | None = None
+        for result in await in_batches((pattern,) * number, self._client.create):
+            if isinstance(result, Draft):
+                made += 1
+                self._expected.wrote(key, result)
+                self._note(owner, "SuccessfulCreate", f"Created pod: {result.metadata.name}")
+            elif not isinstance(result, ZonewiseError):
+                raise result
+            elif not _namespace_ends(result):
+                failure = failure or ("FailedCreate", str(result))
+                self._note(owner, "FailedCreate", f"Error creating: {result}", type="Warning")
+        return made, failure
+
+    async def _take(self, key: Key, owner: ReplicaSet, pods: Sequence[Pod], number: int) -> Taken:
+        if number < len(pods) or self._removal.mode == "evict":
+            pods = ranked(pods, related=self._related(owner), now=self._clock())
+        taken = await self._removal.take(key, pods, number)
+        for pod in taken.granted:
+            self._expected.removed(key, pod)
+            self._note(owner, "SuccessfulDelete", f"Deleted pod: {pod.metadata.name}")
+        for refusal in taken.refused:
+            if self._removal.mode == "delete":
+                note = f"Error deleting: {refusal.error}"
+                self._note(owner, "FailedDelete", note, type="Warning")
+            elif not isinstance(refusal.error, Conflict):
+                note = f"Pod stays for now: {refusal.error}"
+                self._note(owner, "EvictionRefused", note, type="Warning")
+        return taken
+
+    def _related(self, owner: ReplicaSet) -> list[Pod]:
+        """The pods of all ReplicaSets that have the same controller."""
+        above = owner.metadata.controller
+        if above is None:
+            return []
+        siblings = self._sets.by(OWNED, above.uid)
+        return [pod for one in siblings for pod in self._pods.by(OWNED, one.metadata.uid)]
+
+    async def _lower(self, key: Key, owner: ReplicaSet, left: int) -> None:
+        """Follow an open wish as far as it was granted."""
+        if WISH not in owner.metadata.annotations:
+            return
+        size = replicas.lowered(owner, left)
+        done = size == replicas.aim(owner)
+        if size == owner.spec.replicas and not done:
+            return
+        meta = owner.metadata
+        change: dict[str, object] = {"uid": meta.uid, "resourceVersion": meta.resource_version}
+        if done:
+            change["annotations"] = {WISH: None}
+        body = {"metadata": change, "spec": {"replicas": size}}
+        self._own.wrote(key, await self._client.patch(ReplicaSet, meta.name, meta.namespace, body))
+
+    async def _tell(
+        self, key: Key, owner: ReplicaSet, count: Count, failure: tuple[str, str] | None
+    ) -> None:
+        now = times.format_time(times.from_epoch(self._clock()))
+        status = replicas.status_of(owner, count, failure=failure, now=now)
+        if status == owner.status:
+            return
+        meta = owner.metadata
+        body = {"metadata": {"uid": meta.uid}, "status": replicas.patch_of(status)}
+        self._own.wrote(
+            key,
+            await self._client.patch(
+                ReplicaSet, meta.name, meta.namespace, body, subresource="status"
+            ),
+        )
+
+    def _note(
+        self,
+        owner: ReplicaSet,
+        reason: str,
+        note: str,
+        *,
+        type: Literal["Normal", "Warning"] = "Normal",
+    ) -> None:
+        self._recorder.event(owner, type=type, reason=reason, action="Scale", note=note)
+
+    def _of_pod(self, pod: Pod) -> Iterable[Key]:
+        owner = pod.metadata.controller
+        namespace = pod.metadata.namespace
+        if owner is not None:
+            return ((namespace, owner.name),) if owner.kind == "ReplicaSet" else ()
+        labels = pod.metadata.labels
+        return [
+            one.key
+            for one in self._sets.by("namespace", namespace)
+            if labels and selector.from_object(one.spec.selector).matches(labels)
+        ]
+
+    def _resting(self, budget: PodDisruptionBudget) -> list[Key]:
+        """The ReplicaSets that may ask again because of a budget."""
+        namespace = budget.metadata.namespace
+        resting = [key for key in self._removal.resting() if key[0] == namespace]
+        return [key for key in resting if self._removal.reconsider(key)]
+
+
+def _namespace(owner: ReplicaSet) -> tuple[str]:
+    return (owner.metadata.namespace,)
+
+
+def _namespace_ends(error: ZonewiseError) -> bool:
+    """Whether nothing can be created because the namespace is being deleted."""
+    if not isinstance(error, Forbidden):
+        return False
+    return any(cause.reason == "NamespaceTerminating" for cause in error.details.causes or ())
+
+
+def _matters(old: Pod | None, new: Pod | None) -> bool:
+    """Whether a ReplicaSet may have to do or say something because of a change of a pod."""
+    return old is None or new is None or _relevant(old) != _relevant(new)
+
+
+def _relevant(pod: Pod) -> tuple[object, ...]:
+    meta = pod.metadata
+    ready = [
+        (one.status, one.last_transition_time)
+        for one in pod.status.conditions
+        if one.type == "Ready"
+    ]
+    return meta.deletion_timestamp, pod.status.phase, ready, meta.labels, meta.owner_references
+
+
+def _gives(old: PodDisruptionBudget | None, new: PodDisruptionBudget | None) -> bool:
+    """Whether a budget may allow what it did not allow before."""
+    if old is None or new is None:
+        return new is None
+    return new.status.disruptions_allowed > old.status.disruptions_allowed
