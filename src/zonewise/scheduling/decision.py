@@ -1,0 +1,132 @@
+"""Where a pod goes, or why it goes nowhere, in the words of Kubernetes' own scheduler.
+
+Per node only the first condition that fails speaks, in the order in which they are asked; only
+resources may give several reasons at once. The message counts reasons over nodes, sorted as text.
+
+A refusal is ``resolvable`` if taking pods off that node could change the answer: only there
+preemption is worth a thought.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Flag, auto
+from typing import Final
+
+from zonewise.api.meta import Key
+from zonewise.api.reason import Reason
+
+NO_NODES: Final = "no nodes available to schedule pods"
+
+
+class Change(Flag):
+    """What happens in a cluster, as far as it may turn a refusal."""
+
+    NODE = auto()
+    """A node came, or has other labels, taints or resources."""
+    POD_CAME = auto()
+    POD_WENT = auto()
+    VOLUME = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why one node cannot take a pod."""
+
+    reasons: tuple[str, ...]
+    resolvable: bool = False
+    helped_by: Change = Change.NODE
+
+
+def _no(reason: str, *, resolvable: bool = False, helped_by: Change | None = None) -> Refusal:
+    if helped_by is None:
+        helped_by = Change.NODE | Change.POD_WENT if resolvable else Change.NODE
+    return Refusal((reason,), resolvable, helped_by)
+
+
+CORDONED = _no("node(s) were unschedulable")
+TAINTED = _no("node(s) had untolerated taint(s)")
+NOT_SELECTED = _no("node(s) didn't match Pod's node affinity/selector")
+NOT_NAMED = _no("node(s) didn't satisfy plugin(s) [NodeAffinity]")
+PORTS_TAKEN = _no("node(s) didn't have free ports for the requested pod ports", resolvable=True)
+UNEVEN = _no(
+    "node(s) didn't match pod topology spread constraints",
+    resolvable=True,
+    helped_by=Change.NODE | Change.POD_CAME | Change.POD_WENT,
+)
+NO_DOMAIN = _no("node(s) didn't match pod topology spread constraints (missing required label)")
+NOT_NEAR = _no("node(s) didn't match pod affinity rules", helped_by=Change.NODE | Change.POD_CAME)
+TOO_NEAR = _no("node(s) didn't match pod anti-affinity rules", resolvable=True)
+UNWELCOME = _no("node(s) didn't satisfy existing pods anti-affinity rules", resolvable=True)
+VOLUME_ELSEWHERE = _no(
+    "node(s) didn't match PersistentVolume's node affinity", helped_by=Change.NODE | Change.VOLUME
+)
+VOLUME_NONE = _no(
+    "node(s) didn't find available persistent volumes to bind",
+    helped_by=Change.NODE | Change.VOLUME,
+)
+VOLUME_LOST = _no("node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)")
+VOLUME_ZONE = _no("node(s) had no available volume zone", helped_by=Change.NODE | Change.VOLUME)
+CLAIM_IN_USE = _no(
+    "node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode"
+    " already in-use by another pod",
+    resolvable=True,
+)
+NO_VICTIMS = _no("No preemption victims found for incoming pod")
+NOT_HELPFUL = "Preemption is not helpful for scheduling"
+
+
+@dataclass(frozen=True, slots=True)
+class Preemption:
+    """Pods that are taken off a node, most important first, so that another fits."""
+
+    node: str
+    victims: tuple[Key, ...]
+    violations: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The node, or the reason of every node; then maybe a node where pods make room.
+
+    ``message`` is empty if a node was found. ``score`` is what the chosen node had; it says
+    nothing beyond this decision.
+    """
+
+    node: str = ""
+    score: int = 0
+    message: str = ""
+    refusals: Mapping[str, Refusal] = field(default_factory=dict)
+    preemption: Preemption | None = None
+    waits: bool = False
+    """Whether the nomination that the pod may have stays."""
+
+    @property
+    def helped_by(self) -> Change:
+        """What must happen before it is worth to ask again."""
+        helped = Change.NODE
+        for refusal in self.refusals.values():
+            helped |= refusal.helped_by
+        return helped
+
+    def reasons(self) -> tuple[Reason, ...]:
+        """Why, node by node, in the order of their names."""
+        return tuple(
+            Reason(code="Unschedulable", object=f"Node/{name}", message="; ".join(refusal.reasons))
+            for name, refusal in sorted(self.refusals.items())
+        )
+
+
+def none_available(nodes: int, refusals: Iterable[Refusal]) -> str:
+    """How many nodes refuse for which reason."""
+    counts = Counter(reason for refusal in refusals for reason in refusal.reasons)
+    listed = ", ".join(sorted(f"{count} {reason}" for reason, count in counts.items()))
+    return f"0/{nodes} nodes are available:" + (f" {listed}." if listed else "")
+
+
+def not_helpful(nodes: int, tried: Mapping[str, Refusal]) -> str:
+    """What became of a preemption that found no node."""
+    rest = [Refusal((NOT_HELPFUL,))] * (nodes - len(tried))
+    return f"preemption: {none_available(nodes, (*tried.values(), *rest))}"

@@ -1,0 +1,126 @@
+"""Which pods a pod wants near, or away, and how evenly it wants to be spread: compiled.
+
+Two terms that mean the same are equal, so that many pods share one count (``tally``).
+``matchLabelKeys`` and ``mismatchLabelKeys`` are resolved with the labels of the pod that carries
+the term; an API server has usually done so already, and doing it twice changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from zonewise.api import selector as labelselector
+from zonewise.api.meta import LabelSelector
+from zonewise.api.pod import PodAffinityTerm, TopologySpreadConstraint
+from zonewise.api.selector import NOTHING, Operator, Requirement, Selector
+
+HOSTNAME = "kubernetes.io/hostname"
+ZONE = "topology.kubernetes.io/zone"
+
+
+@dataclass(frozen=True, slots=True)
+class Crowd:
+    """Which pods are meant: by namespace, by the namespace's labels, by their own.
+
+    Pods that end are not ``counted`` where only living ones matter.
+    """
+
+    namespaces: frozenset[str]
+    space: Selector
+    pods: Selector
+    ending: bool = True
+
+    def has(
+        self, namespace: str, space_labels: Mapping[str, str], labels: Mapping[str, str]
+    ) -> bool:
+        """Whether a pod of that namespace with these labels is meant."""
+        if namespace not in self.namespaces and not self.space.matches(space_labels):
+            return False
+        return self.pods.matches(labels)
+
+    def keys(self) -> Iterator[str]:
+        """The labels of pods that are asked for."""
+        return (requirement.key for requirement in self.pods.requirements)
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """A crowd, and the topology key that says what "near" is."""
+
+    crowd: Crowd
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """How unevenly a crowd may be spread over the domains of a topology key."""
+
+    crowd: Crowd
+    key: str
+    max_skew: int
+    min_domains: int = 1
+    honor_affinity: bool = True
+    honor_taints: bool = False
+    itself: bool = True
+    """Whether the pod belongs to the crowd."""
+
+
+def term_of(term: PodAffinityTerm, namespace: str, labels: Mapping[str, str]) -> Term:
+    """The compiled term of a pod with these labels."""
+    extra = [
+        *_keyed(term.match_label_keys, labels, Operator.IN),
+        *_keyed(term.mismatch_label_keys, labels, Operator.NOT_IN),
+    ]
+    own = not term.namespaces and term.namespace_selector is None
+    crowd = Crowd(
+        namespaces=frozenset((namespace,) if own else term.namespaces),
+        space=labelselector.from_object(term.namespace_selector),
+        pods=_selector(term.label_selector, extra),
+    )
+    return Term(crowd, term.topology_key)
+
+
+def constraint_of(
+    constraint: TopologySpreadConstraint, namespace: str, labels: Mapping[str, str]
+) -> Constraint:
+    """The compiled constraint of a pod with these labels."""
+    pods = _selector(
+        constraint.label_selector, [*_keyed(constraint.match_label_keys, labels, Operator.IN)]
+    )
+    return Constraint(
+        crowd=living(namespace, pods),
+        key=constraint.topology_key,
+        max_skew=constraint.max_skew,
+        min_domains=constraint.min_domains or 1,
+        honor_affinity=constraint.node_affinity_policy != "Ignore",
+        honor_taints=constraint.node_taints_policy == "Honor",
+        itself=pods.matches(labels),
+    )
+
+
+def default_constraints(namespace: str, pods: Selector) -> tuple[Constraint, ...]:
+    """What every scheduler prefers for pods that a Service or a workload holds together."""
+    crowd = living(namespace, pods)
+    return Constraint(crowd, HOSTNAME, 3), Constraint(crowd, ZONE, 5)
+
+
+def living(namespace: str, pods: Selector) -> Crowd:
+    """The pods of a namespace that do not end; an empty selector counts nobody."""
+    counted = pods if pods.requirements else NOTHING
+    return Crowd(frozenset((namespace,)), NOTHING, counted, ending=False)
+
+
+def _selector(selector: LabelSelector | None, extra: list[Requirement]) -> Selector:
+    found = labelselector.from_object(selector)
+    if selector is None or not extra:
+        return found
+    return Selector({str(one): one for one in (*found.requirements, *extra)}.values())
+
+
+def _keyed(
+    keys: Iterable[str], labels: Mapping[str, str], operator: Operator
+) -> Iterator[Requirement]:
+    for key in keys:
+        if key in labels:
+            yield Requirement(key, operator, frozenset((labels[key],)))
