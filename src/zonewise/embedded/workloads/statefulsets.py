@@ -20,8 +20,8 @@ import msgspec
 
 from zonewise.api import selector as labelselector
 from zonewise.api.apps import StatefulSetStatus
-from zonewise.api.errors import AlreadyExists, ZonewiseError
-from zonewise.api.meta import Key, Object
+from zonewise.api.errors import AlreadyExists, Conflict, ZonewiseError
+from zonewise.api.meta import Key
 from zonewise.api.pod import Pod
 from zonewise.api.policy import PodDisruptionBudget
 from zonewise.api.storage import PersistentVolumeClaim
@@ -29,6 +29,7 @@ from zonewise.embedded.crew import Means
 from zonewise.embedded.workloads import ordinals, revisions
 from zonewise.embedded.workloads import statefulsets_claims as claims
 from zonewise.embedded.workloads.availability import next_available
+from zonewise.embedded.workloads.cadence import Cadence
 from zonewise.embedded.workloads.claims import claimed, indexed
 from zonewise.embedded.workloads.creation import Draft, draft, in_batches
 from zonewise.embedded.workloads.expectations import GLANCE, Expectations
@@ -36,6 +37,7 @@ from zonewise.embedded.workloads.ordinals import REVISION_LABEL, Counts, Decisio
 from zonewise.embedded.workloads.removal import Mode, Removal
 from zonewise.embedded.workloads.revisions import HASH_LABEL, HISTORY
 from zonewise.embedded.workloads.views import ControllerRevision, StatefulSet, opened
+from zonewise.embedded.workloads.wakening import gives, matters, members, refused
 from zonewise.runtime.controller import Controller, own_key
 
 WORKERS = 8
@@ -44,8 +46,6 @@ STALE_PAUSE = 1.0
 
 POD_NAME = "statefulset.kubernetes.io/pod-name"
 POD_INDEX = "apps.kubernetes.io/pod-index"
-
-_NAMESPACE = "statefulsets of a namespace"
 
 
 class StatefulSets:
@@ -56,47 +56,38 @@ class StatefulSets:
         self.recorder = means.recorder
         self.clock = means.clock
         self.removal: Removal[Key] = Removal(means.client, mode=removal, clock=means.clock)
+        self.cadence: Cadence[Key] = Cadence(means.clock)
         self._controller: Controller[Key] = Controller(
-            "statefulset", self._reconcile, cache=means.cache, workers=WORKERS, rng=means.rng
+            "statefulsets", self._reconcile, cache=means.cache, workers=WORKERS, rng=means.rng
         )
         watches = self._controller.watches
-        self.sets = watches(StatefulSet, own_key, indexes={_NAMESPACE: _by_namespace})
-        self.pods = indexed(watches(Pod, self._woken))
+        self.sets = watches(StatefulSet, own_key)
+        woken = members(self.sets, StatefulSet.resource.kind)
+        self.pods = indexed(watches(Pod, woken, when=matters))
         self.expected: Expectations[Key, Pod] = Expectations(self.pods, means.clock)
-        self.revisions = indexed(watches(ControllerRevision, self._woken))
+        self.revisions = indexed(watches(ControllerRevision, woken))
         self.claims = watches(PersistentVolumeClaim, lambda _: ())
-        watches(PodDisruptionBudget, self._hopeful)
+        if removal == "evict":
+            watches(PodDisruptionBudget, refused(self.removal), when=gives)
 
     async def run(self) -> None:
         """Work until cancelled."""
         await self._controller.run()
 
-    def _woken(self, item: Object) -> Iterable[Key]:
-        """The set a pod or revision belongs to, or the sets that might adopt it."""
-        meta = item.metadata
-        if (owner := meta.controller) is not None:
-            ours = owner.kind == StatefulSet.resource.kind
-            return ((meta.namespace, owner.name),) if ours else ()
-        return [
-            group.key
-            for group in self.sets.by(_NAMESPACE, meta.namespace)
-            if labelselector.from_object(group.spec.selector).matches(meta.labels)
-        ]
-
-    def _hopeful(self, budget: PodDisruptionBudget) -> Iterable[Key]:
-        """The sets that were refused something under a budget that changed."""
-        waiting = [key for key in self.removal.resting() if key[0] == budget.metadata.namespace]
-        return [key for key in waiting if self.removal.reconsider(key)]
-
     async def _reconcile(self, key: Key) -> float | None:
         group = self.sets.get(key)
         if group is None:
-            self.removal.forget(key)
-            self.expected.forget(key)
+            for memory in (self.expected, self.cadence, self.removal):
+                memory.forget(key)
             return None
         if not self.expected.settled(key):
             return GLANCE
-        return await _Pass(self, group).run()
+        if (wait := self.cadence.wait(key)) > 0:
+            return wait
+        try:
+            return await _Pass(self, group).run()
+        finally:
+            self.cadence.passed(key, group.spec.replicas)
 
 
 class _Pass:
@@ -304,7 +295,17 @@ class _Pass:
             self._home.expected.removed(key, pod)
             self._note("delete", f"Pod {pod.metadata.name}")
         for refusal in taken.refused:
-            self._note("delete", f"Pod {refusal.pod.metadata.name}", refusal.error)
+            name = refusal.pod.metadata.name
+            if self._home.removal.mode == "delete":
+                self._note("delete", f"Pod {name}", refusal.error)
+            elif not isinstance(refusal.error, Conflict):
+                self._home.recorder.event(
+                    self._group,
+                    type="Warning",
+                    reason="EvictionRefused",
+                    action="Delete",
+                    note=f"Pod {name} stays for now: {refusal.error}",
+                )
         if taken.again is not None:
             self._again.append(taken.again)
         return sum(causes[pod.metadata.uid] == "update" for pod in taken.granted)
@@ -420,7 +421,3 @@ def _sparse(status: StatefulSetStatus) -> dict[str, object]:
         "updateRevision": status.update_revision,
         "collisionCount": status.collision_count,
     }
-
-
-def _by_namespace(group: StatefulSet) -> tuple[str, ...]:
-    return (group.metadata.namespace,)

@@ -1,0 +1,381 @@
+"""DaemonSets: the shell around ``daemonsets_plan``.
+
+A pass claims the set's pods and revisions, finds or records the revision of its template, asks for
+every node whether it is meant, lets the plan decide, does that, and writes the status. *Concurrent*
+are sets, and the creations and deletions of one pass; at most ``BURST`` of each. A pass costs time
+in proportion to the nodes, so ``cadence`` spaces passes over many.
+
+A change of a node wakes up only the sets that have to do something about it: a pod is missing, one
+may not stay, or one that was misplaced may be right again. So a new taint that merely keeps
+newcomers off is noticed in the status with the set's next pass, as on a real cluster.
+
+*In memory* are only pauses: a pod that failed is replaced at once the first time, then after a
+second, two, four, up to ``LONGEST_PAUSE``, per node and generation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from zonewise.api import selector as labelselector
+from zonewise.api.apps import DaemonSetStatus
+from zonewise.api.core import Node
+from zonewise.api.errors import Conflict, NotFound, ZonewiseError
+from zonewise.api.meta import Key
+from zonewise.api.pod import Pod
+from zonewise.api.policy import PodDisruptionBudget
+from zonewise.embedded.crew import Means
+from zonewise.embedded.workloads import daemonsets_plan as plan
+from zonewise.embedded.workloads import revisions
+from zonewise.embedded.workloads.availability import next_available
+from zonewise.embedded.workloads.cadence import Cadence
+from zonewise.embedded.workloads.claims import claimed, indexed
+from zonewise.embedded.workloads.creation import Draft, draft, in_batches
+from zonewise.embedded.workloads.daemonsets_place import Place, node_of, place_of
+from zonewise.embedded.workloads.daemonsets_plan import (
+    GENERATION_LABEL,
+    Counts,
+    Decision,
+    Rule,
+    Spot,
+)
+from zonewise.embedded.workloads.expectations import GLANCE, Expectations
+from zonewise.embedded.workloads.ordinals import REVISION_LABEL
+from zonewise.embedded.workloads.removal import Mode, Removal
+from zonewise.embedded.workloads.revisions import HISTORY
+from zonewise.embedded.workloads.views import ControllerRevision, DaemonSet, opened
+from zonewise.embedded.workloads.wakening import gives, matters, members, refused
+from zonewise.runtime.controller import Controller, own_key
+
+BURST = 250
+WORKERS = 4
+FIRST_PAUSE = 1.0
+LONGEST_PAUSE = 900.0
+
+TEMPLATE_GENERATION = "deprecated.daemonset.template.generation"
+
+_BY_SET_AND_NODE = "daemons of a node"
+
+
+@dataclass(slots=True)
+class _Pause:
+    seconds: float
+    since: float
+
+
+class Pauses:
+    """How long nodes have to wait before a failed pod is replaced once more."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._pauses: dict[Key, tuple[int, dict[str, _Pause]]] = {}
+
+    def failed(self, key: Key, generation: int, node: str) -> None:
+        """A failed pod is replaced: the next one waits twice as long."""
+        now = self._clock()
+        known, own = self._pauses.get(key, (generation, {}))
+        if known != generation:
+            own = {}
+        pause = own.get(node)
+        if pause is None or now - pause.since > 2 * LONGEST_PAUSE:
+            own[node] = _Pause(FIRST_PAUSE, now)
+        else:
+            own[node] = _Pause(min(2 * pause.seconds, LONGEST_PAUSE), now)
+        self._pauses[key] = generation, own
+
+    def left(self, key: Key, generation: int) -> dict[str, float]:
+        """The nodes that have to wait, and how many seconds."""
+        known, own = self._pauses.get(key, (generation, {}))
+        if known != generation:
+            return {}
+        now = self._clock()
+        left = {node: pause.since + pause.seconds - now for node, pause in own.items()}
+        return {node: seconds for node, seconds in left.items() if seconds > 0}
+
+    def forget(self, key: Key) -> None:
+        """The set is gone."""
+        self._pauses.pop(key, None)
+
+
+class DaemonSets:
+    """Keeps a pod of each DaemonSet on every node it means."""
+
+    def __init__(self, means: Means, *, removal: Mode = "evict") -> None:
+        self.client = means.client
+        self.recorder = means.recorder
+        self.clock = means.clock
+        self.removal: Removal[Key] = Removal(means.client, mode=removal, clock=means.clock)
+        self.cadence: Cadence[Key] = Cadence(means.clock)
+        self.pauses = Pauses(means.clock)
+        self._controller: Controller[Key] = Controller(
+            "daemonsets", self._reconcile, cache=means.cache, workers=WORKERS, rng=means.rng
+        )
+        watches = self._controller.watches
+        self.sets = watches(DaemonSet, own_key)
+        woken = members(self.sets, DaemonSet.resource.kind)
+        self.pods = indexed(
+            watches(Pod, woken, when=matters, indexes={_BY_SET_AND_NODE: _by_set_and_node})
+        )
+        self.expected: Expectations[Key, Pod] = Expectations(self.pods, means.clock)
+        self.revisions = indexed(watches(ControllerRevision, woken))
+        self.nodes = watches(Node, lambda _: ())
+        self.nodes.on_change(self._node_changed)
+        if removal == "evict":
+            watches(PodDisruptionBudget, refused(self.removal), when=gives)
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        await self._controller.run()
+
+    def _node_changed(self, old: Node | None, new: Node | None) -> None:
+        if new is None or (old is not None and _shape(old) == _shape(new)):
+            return
+        for group in self.sets:
+            fit = place_of(bytes(group.spec.template)).fit(new)
+            here = self.pods.keys_by(_BY_SET_AND_NODE, (group.metadata.uid, new.metadata.name))
+            missing = fit.run and not here
+            misplaced = here and (not fit.stay or group.status.number_misscheduled > 0)
+            if missing or misplaced:
+                self._controller.enqueue(group.key)
+
+    async def _reconcile(self, key: Key) -> float | None:
+        group = self.sets.get(key)
+        if group is None:
+            for memory in (self.expected, self.cadence, self.removal, self.pauses):
+                memory.forget(key)
+            return None
+        if group.metadata.deletion_timestamp is not None:
+            return None
+        if not self.expected.settled(key):
+            return GLANCE
+        if (wait := self.cadence.wait(key)) > 0:
+            return wait
+        try:
+            return await _Pass(self, group).run()
+        finally:
+            self.cadence.passed(key, len(self.nodes))
+
+
+class _Pass:
+    """One pass over one set."""
+
+    def __init__(self, home: DaemonSets, group: DaemonSet) -> None:
+        self._home = home
+        self._client = home.client
+        self._group = group
+        self._now = home.clock()
+        self._errors: list[ZonewiseError] = []
+        self._again: list[float] = []
+
+    async def run(self) -> float | None:
+        group, home = self._group, self._home
+        selector = labelselector.from_object(group.spec.selector)
+        pods = await claimed(self._client, group, selector, home.pods)
+        found = await claimed(self._client, group, selector, home.revisions)
+        history = revisions.ordered(found)
+        current, collisions = await self._current_revision(history)
+        place = place_of(bytes(group.spec.template))
+        rule = rule_of(group, _hash(current))
+        spots, stray = self._spots(place, pods)
+        generation = group.status.observed_generation
+        resting = home.pauses.left(group.key, generation)
+        decision = plan.decide(rule, spots, now=self._now, stray=stray, resting=resting)
+        self._again += [resting[node] for node in decision.held]
+        await self._create(decision.births[:BURST], place, rule)
+        await self._delete(decision, generation)
+        await self._replace(decision)
+        await self._write_status(plan.count(rule, spots, now=self._now), collisions)
+        await self._forget([one for one in history if one.key != current.key], pods)
+        if self._errors:
+            raise self._errors[0]
+        soon = next_available(pods, rule.min_ready, self._now)
+        return min((*self._again, *(() if soon is None else (soon,))), default=None)
+
+    async def _current_revision(
+        self, history: list[ControllerRevision]
+    ) -> tuple[ControllerRevision, int | None]:
+        group = self._group
+        data = revisions.patch_of(bytes(group.spec.template))
+        collisions = group.status.collision_count
+        found, number = revisions.choose(history, data)
+        if found is None:
+            return await revisions.record(
+                self._client,
+                group,
+                data,
+                number,
+                labels=opened(group.spec.template).metadata.labels,
+                hash_label=REVISION_LABEL,
+                collisions=collisions,
+            )
+        if found.revision != number:
+            found = await revisions.renumber(self._client, found, number)
+        return found, collisions
+
+    def _spots(self, place: Place, pods: tuple[Pod, ...]) -> tuple[list[Spot], list[Pod]]:
+        """Every node with its pods, and the pods of nodes that are no more."""
+        on: dict[str, list[Pod]] = {}
+        for pod in pods:
+            finished = pod.status.phase in ("Succeeded", "Failed")
+            if not finished or pod.metadata.deletion_timestamp is None:
+                on.setdefault(node_of(pod), []).append(pod)
+        spots = [
+            Spot(name, place.fit(node), tuple(on.pop(name, ())))
+            for node in self._home.nodes
+            for name in (node.metadata.name,)
+        ]
+        on.pop("", None)
+        return spots, [pod for left in on.values() for pod in left]
+
+    async def _create(self, nodes: list[str], place: Place, rule: Rule) -> None:
+        group = self._group
+        labels = {REVISION_LABEL: rule.revision}
+        if rule.generation:
+            labels[GENERATION_LABEL] = rule.generation
+
+        async def create(node: str) -> Draft:
+            made = draft(group.spec.template, group, labels=labels, spec=place.spec_for(node))
+            return await self._client.create(made)
+
+        for result in await in_batches(nodes, create):
+            if isinstance(result, Draft):
+                self._home.expected.wrote(group.key, result)
+                self._note("SuccessfulCreate", f"Created pod: {result.metadata.name}")
+            elif isinstance(result, ZonewiseError):
+                self._errors.append(result)
+                self._note("FailedCreate", f"Error creating: {result}", warning=True)
+            else:
+                raise result
+
+    async def _delete(self, decision: Decision, generation: int) -> None:
+        """Take away what is no use, whatever budgets say."""
+        for departure in decision.departures[:BURST]:
+            pod, node = departure.pod, departure.node
+            meta = pod.metadata
+            where = f"{meta.namespace}/{meta.name} on node {node}"
+            if departure.cause == "failed":
+                self._home.pauses.failed(self._group.key, generation, node)
+                note = f"Found failed daemon pod {where}, will try to kill it"
+                self._note("FailedDaemonPod", note, warning=True)
+            elif departure.cause == "succeeded":
+                note = f"Found succeeded daemon pod {where}, will try to delete it"
+                self._note("SucceededDaemonPod", note)
+            try:
+                await self._client.delete(Pod, meta.name, meta.namespace, uid=meta.uid)
+            except (NotFound, Conflict):
+                continue
+            except ZonewiseError as error:
+                self._errors.append(error)
+                self._note("FailedDelete", f"Error deleting: {error}", warning=True)
+            else:
+                self._gone(pod)
+
+    async def _replace(self, decision: Decision) -> None:
+        """Take down what is outdated."""
+        if not decision.allowed:
+            return
+        removal = self._home.removal
+        taken = await removal.take(self._group.key, decision.outdated, decision.allowed)
+        for pod in taken.granted:
+            self._gone(pod)
+        for refusal in taken.refused:
+            if removal.mode == "delete":
+                self._note("FailedDelete", f"Error deleting: {refusal.error}", warning=True)
+            elif not isinstance(refusal.error, Conflict):
+                note = f"Pod {refusal.pod.metadata.name} stays for now: {refusal.error}"
+                self._note("EvictionRefused", note, warning=True)
+        if taken.again is not None:
+            self._again.append(taken.again)
+
+    async def _write_status(self, counts: Counts, collisions: int | None) -> None:
+        group = self._group
+        status = DaemonSetStatus(
+            observed_generation=group.metadata.generation,
+            current_number_scheduled=counts.current,
+            number_misscheduled=counts.misscheduled,
+            desired_number_scheduled=counts.desired,
+            number_ready=counts.ready,
+            updated_number_scheduled=counts.updated,
+            number_available=counts.available,
+            number_unavailable=counts.desired - counts.available,
+            collision_count=collisions,
+            conditions=group.status.conditions,
+        )
+        if status == group.status:
+            return
+        body = {"metadata": {"uid": group.metadata.uid}, "status": _sparse(status)}
+        namespace, name = group.key
+        await self._client.patch(DaemonSet, name, namespace, body, subresource="status")
+
+    async def _forget(self, old: list[ControllerRevision], pods: tuple[Pod, ...]) -> None:
+        limit = self._group.spec.revision_history_limit
+        keep = HISTORY if limit is None else limit
+        if len(old) <= keep:
+            return
+        live = {pod.metadata.labels.get(REVISION_LABEL, "") for pod in pods}
+        in_use = sum(_hash(one) in live for one in old)
+        unused = revisions.surplus(old, lambda one: _hash(one) in live, keep=max(keep - in_use, 0))
+        await revisions.forget(self._client, unused)
+
+    def _gone(self, pod: Pod) -> None:
+        self._home.expected.removed(self._group.key, pod)
+        self._note("SuccessfulDelete", f"Deleted pod: {pod.metadata.name}")
+
+    def _note(self, reason: str, note: str, *, warning: bool = False) -> None:
+        self._home.recorder.event(
+            self._group,
+            type="Warning" if warning else "Normal",
+            reason=reason,
+            action="Scale",
+            note=note,
+        )
+
+
+def rule_of(group: DaemonSet, revision: str) -> Rule:
+    """What a set asks for, given the hash of its revision."""
+    strategy = group.spec.update_strategy
+    rolling = strategy.rolling_update
+    generation = group.metadata.annotations.get(TEMPLATE_GENERATION, "")
+    return Rule(
+        revision=revision,
+        generation=generation if generation.isdecimal() else "",
+        on_delete=strategy.type == "OnDelete",
+        surge=0 if rolling is None or rolling.max_surge is None else rolling.max_surge,
+        unavailable=1
+        if rolling is None or rolling.max_unavailable is None
+        else rolling.max_unavailable,
+        min_ready=group.spec.min_ready_seconds,
+    )
+
+
+def _hash(revision: ControllerRevision) -> str:
+    """What pods of a revision are labelled with; its name where it was not made by this kind."""
+    return revision.metadata.labels.get(REVISION_LABEL, revision.metadata.name)
+
+
+def _sparse(status: DaemonSetStatus) -> dict[str, object]:
+    """The members of a status; those that are never sent as zero are taken away."""
+    return {
+        "observedGeneration": status.observed_generation,
+        "currentNumberScheduled": status.current_number_scheduled,
+        "numberMisscheduled": status.number_misscheduled,
+        "desiredNumberScheduled": status.desired_number_scheduled,
+        "numberReady": status.number_ready,
+        "updatedNumberScheduled": status.updated_number_scheduled or None,
+        "numberAvailable": status.number_available or None,
+        "numberUnavailable": status.number_unavailable or None,
+        "collisionCount": status.collision_count,
+    }
+
+
+def _shape(node: Node) -> tuple[object, ...]:
+    """What decides whether a node is meant."""
+    return node.metadata.labels, node.spec.taints
+
+
+def _by_set_and_node(pod: Pod) -> tuple[tuple[str, str], ...]:
+    owner = pod.metadata.controller
+    if owner is None or owner.kind != DaemonSet.resource.kind:
+        return ()
+    return ((owner.uid, node_of(pod)),)
