@@ -1,4 +1,4 @@
-"""The fake kubelet against the real control plane: what clients of a cluster see of its nodes."""
+"""Our kubelets on the real control plane: what clients of a cluster see of its nodes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tools.realkube import ControlPlane
-from tools.realkube.kubelet import Addresses, FakeKubelet, FakeNode, nodes_in
+from tools.realkube.kubelet import FakeKubelet, FakeNode, nodes_in
 
 from zonewise.api.core import Node, Taint
 from zonewise.api.discovery import EndpointSlice
@@ -136,7 +136,7 @@ async def test_readiness_can_be_flipped(place: Place) -> None:
         await place.kubectl("rollout", "status", "deployment/web", "--timeout=60s")
         victim = (await place.pods())[0]
         for ready in (False, True):
-            kubelet.set_ready(place.namespace, victim.metadata.name, ready)
+            await kubelet.set_ready(place.namespace, victim.metadata.name, ready)
 
             async def seen(ready: bool = ready) -> bool:
                 state = (await place.endpoints()).get(victim.status.pod_ip)
@@ -152,7 +152,7 @@ async def test_readiness_can_be_flipped(place: Place) -> None:
 @pytest.mark.real
 async def test_deleted_pods_go_after_a_while(place: Place) -> None:
     """A deleted pod is terminating and still serving until its time is up, then it is gone."""
-    async with FakeKubelet(place.client, nodes_in("a"), stopping=1.0):
+    async with FakeKubelet(place.client, nodes_in("a"), stopping="1s"):
         await place.kubectl("apply", "-f", "-", stdin=WEB)
         await place.kubectl("rollout", "status", "deployment/web", "--timeout=60s")
         victim = (await place.pods())[0]
@@ -175,19 +175,17 @@ async def test_deleted_pods_go_after_a_while(place: Place) -> None:
 
 @pytest.mark.real
 async def test_pods_that_never_get_ready(place: Place) -> None:
-    """With a rule that says no, pods run and stay unready, and readiness gates are respected."""
+    """Pods that are told so run and stay unready, and readiness gates are respected."""
     gated = {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {"name": "gated"},
         "spec": POD_TEMPLATE["spec"] | {"readinessGates": [{"conditionType": "example.com/go"}]},
     }
-    refused = gated | {"metadata": {"name": "refused"}, "spec": POD_TEMPLATE["spec"]}
+    unready = {"name": "refused", "annotations": {"zonewise.io/unready": "true"}}
+    refused = gated | {"metadata": unready, "spec": POD_TEMPLATE["spec"]}
 
-    def rule(pod: Pod) -> bool:
-        return pod.metadata.name != "refused"
-
-    async with FakeKubelet(place.client, nodes_in("a"), ready=rule):
+    async with FakeKubelet(place.client, nodes_in("a")):
         await place.kubectl("apply", "-f", "-", stdin=gated)
         await place.kubectl("apply", "-f", "-", stdin=refused)
         await place.kubectl("wait", "pod/gated", "--for=condition=ContainersReady", "--timeout=60s")
@@ -248,24 +246,8 @@ async def test_nodes_come_and_go(place: Place) -> None:
     assert "big" not in leases
 
 
-def test_addresses_are_used_again_last() -> None:
-    """An address given back is not handed out while others are free, and never twice at once."""
-    addresses = Addresses("192.0.2.0/30")
-    assert [addresses.hold("a"), addresses.hold("b"), addresses.hold("a")] == [
-        "192.0.2.1",
-        "192.0.2.2",
-        "192.0.2.1",
-    ]
-    with pytest.raises(RuntimeError, match=r"every address of 192\.0\.2\.0/30 is taken"):
-        addresses.hold("c")
-    addresses.release("a")
-    addresses.release("nobody")
-    assert addresses.hold("d") == "192.0.2.1"
-    assert addresses.hold("e", "198.51.100.7") == "198.51.100.7"
-
-
 def test_nodes_in_zones() -> None:
-    """Nodes are named by zone and number, and carry the label every kubelet sets."""
+    """Nodes are named by zone and number, and carry their zone as a label."""
     nodes = nodes_in("a", "b", each=2)
     assert [(node.name, node.zone) for node in nodes] == [
         ("node-a-0", "a"),
@@ -273,5 +255,5 @@ def test_nodes_in_zones() -> None:
         ("node-b-0", "b"),
         ("node-b-1", "b"),
     ]
-    assert nodes[0].all_labels()["topology.kubernetes.io/zone"] == "a"
-    assert "topology.kubernetes.io/zone" not in FakeNode(name="bare").all_labels()
+    assert nodes[0].object().metadata.labels == {"topology.kubernetes.io/zone": "a"}
+    assert not FakeNode(name="bare").object().metadata.labels

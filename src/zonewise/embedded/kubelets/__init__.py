@@ -8,7 +8,7 @@ are given to nodes and pods, ``stages`` say what happens to a pod, ``life`` lets
 from zonewise.embedded.kubelets.kubelets import Kubelets
 from zonewise.embedded.kubelets.machine import FAILED, KUBELET
 from zonewise.embedded.kubelets.settings import DUAL_STACK, Settings
-from zonewise.embedded.kubelets.stages import default_stages, read_stages
+from zonewise.embedded.kubelets.stages import default_stages, read_stages, timed
 
 __all__ = [
     "DUAL_STACK",
@@ -18,4 +18,5 @@ __all__ = [
     "Settings",
     "default_stages",
     "read_stages",
+    "timed",
 ]
