@@ -4,6 +4,8 @@ Kubernetes has two: Time, whole seconds (``2026-01-02T03:04:05Z``), and MicroTim
 Events use and which API servers accept only with exactly six fractional digits. Reading is liberal,
 as RFC 3339 is: any number of fractional digits (beyond a microsecond they are cut off) and any
 offset. Writing is UTC and exact. No function here asks what time it is.
+
+People write how long something takes as ``90s``, ``1m30s`` or ``500ms``; ``seconds`` reads that.
 """
 
 from __future__ import annotations
@@ -17,6 +19,9 @@ _RFC3339 = re.compile(
     r"(\d{4}-\d{2}-\d{2})[Tt](\d{2}:\d{2}:\d{2})(?:\.(\d+))?(?:([Zz])|([+-])(\d{2}):(\d{2}))",
     re.ASCII,
 )
+
+_LENGTH = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)", re.ASCII)
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def parse(text: str) -> datetime:
@@ -52,6 +57,14 @@ def format_micro(moment: datetime) -> str:
 def from_epoch(seconds: float) -> datetime:
     """The moment that is ``seconds`` after 1970, to the microsecond."""
     return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=seconds)
+
+
+def seconds(text: str) -> float:
+    """How many seconds a length of time has that a person wrote."""
+    parts = _LENGTH.findall(text)
+    if not parts or "".join(number + unit for number, unit in parts) != text:
+        raise ParseError(f'"{text[:64]}" is not a time; write it like 10s, 1m30s or 500ms')
+    return sum(float(number) * _UNITS[unit] for number, unit in parts)
 
 
 def _utc(moment: datetime) -> datetime:

@@ -16,9 +16,6 @@ from click.shell_completion import CompletionItem
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)")
-_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
@@ -39,12 +36,11 @@ class Options:
 
 def parse_duration(text: str) -> float:
     """Seconds, from ``10s``, ``1m30s``, ``500ms`` or a bare number of seconds."""
+    from zonewise.api import times
+
     if re.fullmatch(r"[0-9]+(\.[0-9]+)?", text):
         return float(text)
-    parts = _PART.findall(text)
-    if not parts or "".join(number + unit for number, unit in parts) != text:
-        raise ValueError(f'"{text}" is not a time; write it like 10s, 1m30s or 500ms')
-    return sum(float(number) * _SECONDS[unit] for number, unit in parts)
+    return times.seconds(text)
 
 
 def global_options() -> list[click.Option]:

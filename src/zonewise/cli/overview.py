@@ -137,8 +137,12 @@ def console() -> Console:
     """Where pages are printed; a file or a pipe gets lines wide enough for them."""
     from rich.console import Console
 
-    found = Console(highlight=False)
-    return found if found.is_terminal else Console(highlight=False, width=WIDTH)
+    class Printed(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError  # rich would end the program with a code of its own
+
+    found = Printed(highlight=False)
+    return found if found.is_terminal else Printed(highlight=False, width=WIDTH)
 
 
 def zone_table(page: Overview) -> Table:

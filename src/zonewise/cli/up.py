@@ -206,6 +206,7 @@ async def _run(process: Process, plan: Plan, content: Content | None) -> None:
     if content is None:
         await _serve_only(process, plan)
         return
+    from zonewise.cli.composition import controllers
     from zonewise.embedded import server
     from zonewise.embedded.cluster import Cluster, Settings
 
@@ -219,6 +220,7 @@ async def _run(process: Process, plan: Plan, content: Content | None) -> None:
         ),
         clock=time.time,
         rng=rng,
+        parts=controllers(plan.gates),
     )
     try:
         address = await _started(cluster.server, plan)

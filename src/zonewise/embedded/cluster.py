@@ -21,7 +21,10 @@ from zonewise.embedded.budgets import Budgets
 from zonewise.embedded.clients import Clients
 from zonewise.embedded.crew import Crew, Means, Part
 from zonewise.embedded.manifests import Planter
+from zonewise.embedded.nodes import NodeLifecycle, PodCollector, TaintEviction
+from zonewise.embedded.workloads.jobs import Jobs
 from zonewise.embedded.workloads.removal import Mode
+from zonewise.embedded.workloads.replicasets import ReplicaSets
 from zonewise.embedded.workloads.statefulsets import StatefulSets
 
 Parts = Mapping[str, Callable[[Means], Part]]
@@ -82,6 +85,11 @@ def _parts(settings: Settings) -> Parts:
     removal = settings.removal
     return {
         "kubelet": lambda means: kubelets.Kubelets(means, settings.kubelets),
+        "node-controller": NodeLifecycle,
+        "taint-eviction-controller": TaintEviction,
+        "pod-garbage-collector": PodCollector,
+        "replicaset-controller": lambda means: ReplicaSets(means, removal=removal),
         "statefulset-controller": lambda means: StatefulSets(means, removal=removal),
+        "job-controller": Jobs,
         "disruption-controller": Budgets,
     }

@@ -55,14 +55,15 @@ class Terrain:
         for zone in self.zones:
             for number in range(self.nodes_per_zone):
                 cpu = self.cpus[number % len(self.cpus)]
-                yield _node(f"{zone}-{number + 1}", zone, cpu)
+                yield node_manifest(f"{zone}-{number + 1}", zone, cpu)
 
     def __str__(self) -> str:
         """The same for the same terrain, to remember which one a cluster was made with."""
         return f"{','.join(self.zones)} x{self.nodes_per_zone} cpu {','.join(self.cpus)}"
 
 
-def _node(name: str, zone: str, cpu: str) -> Obj:
+def node_manifest(name: str, zone: str, cpu: str) -> Obj:
+    """A node of that size in that zone."""
     size = {"cpu": cpu, "memory": f"{_cpu(cpu) * MEMORY_PER_CPU // 1000}Ki", "pods": PODS}
     return {
         "apiVersion": "v1",

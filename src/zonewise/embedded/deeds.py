@@ -1,0 +1,170 @@
+"""What can be done to a cluster in a scenario, as sentences.
+
+::
+
+    fail zone a                     heal zone a              also: node a-1
+    scale shop/web to 30            restart shop/web         update shop/web to shop/web:2
+    cordon a-1                      uncordon a-1             drain a-1
+    add node a-4 in a with 8 cpu    remove node a-4
+
+Each is what a person would do with ``kubectl`` or ``zonewise``, by the same requests. A drain goes
+on until nothing is left to evict: where a budget refuses, it asks again every ``PAUSE`` seconds. So
+it takes its time, and is awaited beside the scenario's other steps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from zonewise.api import Node, Pod
+from zonewise.api.errors import ConfigError, NotFound, TooManyRequests
+from zonewise.embedded.cluster import Cluster
+from zonewise.embedded.kubelets import FAILED
+from zonewise.embedded.measures import Gauges
+from zonewise.embedded.terrain import node_manifest
+from zonewise.embedded.workloads.views import DaemonSet
+from zonewise.topology import zone_of
+
+PAUSE = 5.0
+RESTARTED = "kubectl.kubernetes.io/restartedAt"
+
+_NAME = r"(?P<name>[-a-z0-9.]+)"
+_WORKLOAD = r"(?P<namespace>[-a-z0-9.]+)/(?P<name>[-a-z0-9.]+)"
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Where deeds are done: a cluster and what is known of it. ``now`` is a time as text."""
+
+    cluster: Cluster
+    gauges: Gauges
+    now: Callable[[], str]
+
+
+Words = dict[str, str]
+Act = Callable[[Stage, Words], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Deed:
+    """A sentence, understood."""
+
+    text: str
+    words: Words
+    act: Act
+
+    @classmethod
+    def parse(cls, text: str) -> Deed:
+        """Understand a sentence."""
+        for pattern, act in _VERBS:
+            found = pattern.fullmatch(" ".join(text.split()))
+            if found is not None:
+                return cls(found.group(), found.groupdict(), act)
+        raise ConfigError(f'nobody knows how to "{text}"; see the verbs in docs/embedded.md')
+
+    @property
+    def lasting(self) -> bool:
+        """Whether it goes on for long, and others may go on meanwhile."""
+        return self.act is _drain
+
+    async def do(self, stage: Stage) -> None:
+        """Do it; raises what the API server says against it."""
+        await self.act(stage, self.words)
+
+
+async def _break(stage: Stage, words: Words) -> None:
+    value = "true" if words["verb"] == "fail" else None
+    nodes = [
+        node.metadata.name
+        for node in stage.gauges.nodes
+        if words["name"] == (zone_of(node) if words["what"] == "zone" else node.metadata.name)
+    ]
+    if not nodes:
+        raise ConfigError(f"there is no {words['what']} {words['name']}")
+    body = {"metadata": {"annotations": {FAILED: value}}}
+    client = stage.cluster.client
+    await asyncio.gather(*(client.patch(Node, name, None, body) for name in nodes))
+
+
+async def _scale(stage: Stage, words: Words) -> None:
+    await _change(stage, words, {"spec": {"replicas": int(words["number"])}})
+
+
+async def _restart(stage: Stage, words: Words) -> None:
+    template = {"metadata": {"annotations": {RESTARTED: stage.now()}}}
+    await _change(stage, words, {"spec": {"template": template}})
+
+
+async def _update(stage: Stage, words: Words) -> None:
+    workload = stage.gauges.workload((words["namespace"], words["name"]))
+    template = msgspec.json.decode(workload.spec.template) if workload else {}
+    names = [container["name"] for container in template.get("spec", {}).get("containers", ())]
+    template = {"spec": {"containers": [{"name": "".join(names[:1]), "image": words["image"]}]}}
+    await _change(stage, words, {"spec": {"template": template}})
+
+
+async def _change(stage: Stage, words: Words, body: dict[str, Any]) -> None:
+    namespace, name = words["namespace"], words["name"]
+    workload = stage.gauges.workload((namespace, name))
+    if workload is None:
+        raise ConfigError(f"there is no workload {namespace}/{name}")
+    await stage.cluster.client.patch(type(workload), name, namespace, body, kind="strategic")
+
+
+async def _cordon(stage: Stage, words: Words) -> None:
+    body = {"spec": {"unschedulable": True if words["verb"] == "cordon" else None}}
+    await stage.cluster.client.patch(Node, words["name"], None, body)
+
+
+async def _drain(stage: Stage, words: Words) -> None:
+    await _cordon(stage, {**words, "verb": "cordon"})
+    while pods := [pod for pod in stage.gauges.pods if _drained(pod, words["name"])]:
+        for pod in pods:
+            if pod.metadata.deletion_timestamp is None:
+                await _evict(stage, pod)
+        await asyncio.sleep(PAUSE)
+
+
+async def _evict(stage: Stage, pod: Pod) -> None:
+    meta = pod.metadata
+    try:
+        await stage.cluster.client.evict(meta.name, meta.namespace, uid=meta.uid)
+    except (NotFound, TooManyRequests):
+        return
+
+
+def _drained(pod: Pod, node: str) -> bool:
+    owner = pod.metadata.controller
+    stays = owner is not None and owner.kind == DaemonSet.resource.kind
+    return pod.spec.node_name == node and not stays
+
+
+async def _add(stage: Stage, words: Words) -> None:
+    manifest = node_manifest(words["name"], words["zone"], words["cpu"])
+    for refused in await stage.cluster.planter.plant([manifest]):
+        raise ConfigError(refused.why)
+
+
+async def _remove(stage: Stage, words: Words) -> None:
+    await stage.cluster.client.delete(Node, words["name"])
+
+
+_VERBS: tuple[tuple[re.Pattern[str], Act], ...] = tuple(
+    (re.compile(pattern), act)
+    for pattern, act in (
+        (rf"(?P<verb>fail|heal) (?P<what>zone|node) {_NAME}", _break),
+        (rf"scale {_WORKLOAD} to (?P<number>[0-9]+)", _scale),
+        (rf"restart {_WORKLOAD}", _restart),
+        (rf"update {_WORKLOAD} to (?P<image>\S+)", _update),
+        (rf"(?P<verb>cordon|uncordon) {_NAME}", _cordon),
+        (rf"drain {_NAME}", _drain),
+        (rf"add node {_NAME} in (?P<zone>[-a-z0-9]+) with (?P<cpu>[0-9.]+m?) cpu", _add),
+        (rf"remove node {_NAME}", _remove),
+    )
+)

@@ -1,0 +1,160 @@
+"""A scenario, played on a cluster.
+
+Steps are played in order, each at its time. What a step does is awaited, except a drain, which goes
+on beside the next steps. What it expects is looked at ``LOOK`` seconds apart until it is true or
+its time is over. What must ``always`` be true is looked at in the same moment in which the cluster
+itself learns of a change of a pod, so nothing that any part could see is missed.
+
+Everything that happens is told as it happens, in lines: what was done, what was expected and came
+true after how long, what was broken, and how many pods of each workload are Ready when that number
+changed. A failed expectation does not end the play: the lines after it say what came of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from zonewise.api import times
+from zonewise.api.errors import ZonewiseError
+from zonewise.api.meta import Key
+from zonewise.api.pod import Pod
+from zonewise.embedded.cluster import Cluster
+from zonewise.embedded.deeds import Deed, Stage
+from zonewise.embedded.measures import OF_SERVICES, Expectation, Gauges
+from zonewise.embedded.scenario import Scenario, Step
+
+LOOK = 0.25
+TELL = 1.0
+
+Say = Callable[[str], None]
+
+
+@dataclass(slots=True)
+class _Watched:
+    """Something that must always be true, the worst value seen, and whether it was broken."""
+
+    expectation: Expectation
+    worst: float | None = None
+    broken: bool = False
+
+
+class Rehearsal:
+    """One play."""
+
+    def __init__(
+        self, scenario: Scenario, cluster: Cluster, *, clock: Callable[[], float], say: Say
+    ) -> None:
+        self._scenario = scenario
+        self._cluster = cluster
+        self._clock = clock
+        self._say = say
+        self._start = 0.0
+        self._gauges = Gauges(cluster.crew.cache, cluster.clients)
+        self._always = [_Watched(one) for one in scenario.always]
+        self._told: dict[Key, tuple[int, int]] = {}
+        self.failures: list[str] = []
+
+    async def play(self) -> bool:
+        """Play it to its end; whether everything came true."""
+        scenario = self._scenario
+        await self._cluster.crew.cache.synced()
+        loop = asyncio.get_running_loop()
+        self._start = loop.time()
+        objects = [*scenario.terrain.nodes(), *scenario.objects]
+        for refused in await self._cluster.planter.plant(objects):
+            self._fail(f"{refused.kind} {refused.name}: {refused.why}")
+        stop = self._gauges.pods.on_change(self._pod_changed)
+        beside: list[asyncio.Task[None]] = [asyncio.create_task(self._tell_counts())]
+        try:
+            for step in scenario.steps:
+                await asyncio.sleep(max(0.0, self._start + step.at - loop.time()))
+                await self._play(step, beside)
+        finally:
+            stop()
+            for task in beside:
+                task.cancel()
+            await asyncio.gather(*beside, return_exceptions=True)
+        self._tell_changes()
+        for one in self._always:
+            if not one.broken:
+                self._line(f"✓ always {one.expectation.text}{_worst(one)}")
+        return not self.failures
+
+    async def _play(self, step: Step, beside: list[asyncio.Task[None]]) -> None:
+        stage = Stage(self._cluster, self._gauges, lambda: _moment(self._clock()))
+        for deed in step.do:
+            self._line(f"→ {deed.text}")
+            if deed.lasting:
+                beside.append(asyncio.create_task(self._do(deed, stage)))
+            else:
+                await self._do(deed, stage)
+        await asyncio.gather(*(self._expect(one, step.within) for one in step.expect))
+
+    async def _do(self, deed: Deed, stage: Stage) -> None:
+        try:
+            await deed.do(stage)
+        except ZonewiseError as error:
+            self._fail(f"{deed.text}: {error}")
+
+    async def _expect(self, wanted: Expectation, within: float) -> None:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        while not wanted.holds(value := self._gauges.value(wanted)):
+            if loop.time() >= began + within:
+                self._fail(f"{wanted.text}, but it is {_shown(wanted, value)}")
+                return
+            await asyncio.sleep(LOOK)
+        after = loop.time() - began
+        self._line(f"✓ {wanted.text}" + (f" after {after:.0f} s" if after >= 1 else ""))
+
+    def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
+        for one in self._always:
+            wanted = one.expectation
+            value = self._gauges.value(wanted)
+            if value is None:
+                continue
+            if one.worst is None or wanted.worse(value, one.worst):
+                one.worst = value
+            if not one.broken and not wanted.holds(value):
+                one.broken = True
+                self._fail(f"always {wanted.text}, but it is {_shown(wanted, value)}")
+
+    async def _tell_counts(self) -> None:
+        while True:
+            await asyncio.sleep(TELL)
+            self._tell_changes()
+
+    def _tell_changes(self) -> None:
+        counts = self._gauges.counts()
+        news = [
+            f"{'/'.join(key)} {ready}/{wanted}"
+            for key, (ready, wanted) in sorted(counts.items())
+            if self._told.get(key) != (ready, wanted)
+        ]
+        self._told = counts
+        if news:
+            self._line(f"  ready: {', '.join(news)}")
+
+    def _fail(self, sentence: str) -> None:
+        self.failures.append(sentence)
+        self._line(f"✗ {sentence}")
+
+    def _line(self, text: str) -> None:
+        passed = int(asyncio.get_running_loop().time() - self._start)
+        self._say(f"{passed // 60:3d}:{passed % 60:02d}  {text}")
+
+
+def _shown(wanted: Expectation, value: float | None) -> str:
+    if value is None:
+        return "not there"
+    return f"{value:.0%}" if wanted.measure in OF_SERVICES else f"{value:g}"
+
+
+def _worst(one: _Watched) -> str:
+    return "" if one.worst is None else f" (at worst {_shown(one.expectation, one.worst)})"
+
+
+def _moment(now: float) -> str:
+    return times.format_time(times.from_epoch(now))
