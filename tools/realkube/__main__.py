@@ -92,7 +92,7 @@ async def attend(plane: ControlPlane, nodes: int, began: float) -> None:
 
 
 async def play(plane: ControlPlane, nodes: int, stack: contextlib.AsyncExitStack) -> None:
-    """Start the fake kubelet; only this part needs zonewise itself, a build does not."""
+    """Bring nodes to life; only this part needs zonewise itself, a build does not."""
     from tools.realkube.kubelet import FakeKubelet, FakeNode
     from zonewise.runtime.client import Client
     from zonewise.runtime.cluster import load_config
