@@ -12,6 +12,7 @@ import click
 
 from zonewise.api.errors import ConfigError, Forbidden, NotFound, Status
 from zonewise.cli.command import Command
+from zonewise.cli.hintoptions import decision_options
 from zonewise.cli.options import Options, all_namespaces_option, files_option, output_option
 
 if TYPE_CHECKING:
@@ -33,19 +34,7 @@ _MANY = ("services", "svcs")
 )
 @click.argument("what", metavar="service|services", type=click.Choice([*_ONE, *_MANY]))
 @click.argument("name", required=False)
-@click.option(
-    "--missing-cpu",
-    type=click.Choice(["disable", "equal"]),
-    default="disable",
-    help="What a node without allocatable CPU means: no hints, or all nodes count the same.",
-)
-@click.option(
-    "--missing-zone",
-    type=click.Choice(["disable", "skip-node"]),
-    default="disable",
-    help="What a node without a zone means: no hints, or it does not count.",
-)
-@click.option("--feature-gates", metavar="A=true,B=false", default="", help="As on the cluster.")
+@decision_options
 @all_namespaces_option()
 @files_option()
 @output_option("table", "json", "yaml", "jsonl")

@@ -20,12 +20,14 @@ from zonewise.cli.command import Entry, Group
 
 TRY = "Try it"
 UNDERSTAND = "Understand a cluster"
+OPERATE = "Run on a cluster"
 ABOUT = "About this program"
 
 ENTRIES = {
     "up": Entry("zonewise.cli.up", "Run a cluster on this machine, with no Kubernetes.", TRY),
     "status": Entry("zonewise.cli.status", "Show zones, pods and in-zone traffic on a page.", TRY),
     "explain": Entry("zonewise.cli.explain", "Tell why a Service has hints, or none.", UNDERSTAND),
+    "webhook": Entry("zonewise.cli.webhook", "Answer API servers before they write.", OPERATE),
     "version": Entry("zonewise.cli.version", "Show the versions of client and server.", ABOUT),
     "completion": Entry(
         "zonewise.cli.completion", "Print a script that lets your shell complete commands.", ABOUT

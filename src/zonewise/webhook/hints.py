@@ -1,0 +1,155 @@
+"""Puts our hints on EndpointSlices that somebody else writes.
+
+Where Kubernetes' own controller cannot be switched off, it strips or replaces foreign hints on
+every sync. Asked before each of its writes, we put ours back: decided from the Service's other
+slices as the store has them, the slice at hand as it is about to be, and the hints it had. A write
+that would only strip hints is then a write of what is there already, which the API server does not
+even store; so nobody answers anybody and nothing goes round in circles.
+
+Nothing is waited for and nothing is written here. A store that lags behind, or two slices that are
+written at the same moment, may give a decision on half of the truth; the controller sees the write
+and corrects it. Its own writes are let through as they are.
+
+A Service whose shares depend on its pods is only looked after: endpoints keep the hints they had,
+and new ones get their own zone until the controller, which knows the pods, decides. Pods are too
+many to be watched by every replica of a webhook for that.
+
+Whatever is not known lets the write pass unchanged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from zonewise.api.core import Namespace, Node, Service
+from zonewise.api.discovery import Endpoint, EndpointSlice
+from zonewise.api.gates import FeatureGates
+from zonewise.api.meta import Key
+from zonewise.api.selector import EVERYTHING, Selector
+from zonewise.runtime.admission import AdmissionRequest, Allowed, Answer
+from zonewise.runtime.cache import Cache
+from zonewise.topology import MissingCpu, MissingZone, Shares
+from zonewise.topology.shares import placed, shares_of
+from zonewise.traffic import Hint, ShareNodes, as_written, wish_of
+from zonewise.traffic.slices import asks, is_managed, rehint_one, service_of
+
+_SERVICE = "webhook:service"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InjectionSettings:
+    """How hints are decided, equal to the controller's; ``writer`` is the controller's user."""
+
+    writer: str = ""
+    gates: Mapping[str, bool] = field(default_factory=FeatureGates)
+    missing_cpu: MissingCpu = MissingCpu.DISABLE
+    missing_zone: MissingZone = MissingZone.DISABLE
+    services: Selector = EVERYTHING
+    namespaces: Selector = EVERYTHING
+    node_hints: bool = True
+
+
+class HintInjection:
+    """The handler for EndpointSlices, over stores that a cache fills."""
+
+    def __init__(self, cache: Cache, settings: InjectionSettings | None = None) -> None:
+        self.settings = settings or InjectionSettings()
+        self._services = cache.store(Service)
+        self._slices = cache.store(EndpointSlice, indexes={_SERVICE: _service_key})
+        self._nodes = cache.store(Node)
+        self._namespaces = (
+            None if self.settings.namespaces == EVERYTHING else cache.store(Namespace)
+        )
+        self._shares: Shares | None = None
+        self._nodes.on_change(self._node_changed)
+
+    def _node_changed(self, old: Node | None, new: Node | None) -> None:
+        if (old and placed(old)) != (new and placed(new)):
+            self._shares = None
+
+    def shares(self) -> Shares:
+        """The shares of all zones, made anew only when a node that counts has changed."""
+        if self._shares is None:
+            self._shares = shares_of(
+                self._nodes,
+                missing_cpu=self.settings.missing_cpu,
+                missing_zone=self.settings.missing_zone,
+            )
+        return self._shares
+
+    async def __call__(self, request: AdmissionRequest) -> Answer:
+        """Answer for one slice that is about to be written."""
+        piece = request.new(EndpointSlice)
+        if piece is None or not is_managed(piece):
+            return Allowed()
+        if request.user_info.username == self.settings.writer:
+            return Allowed()
+        service = self._services.get((request.namespace, service_of(piece)))
+        if service is None or not self._selected(service):
+            return Allowed()
+        wish = wish_of(service, self.settings.gates)
+        if not asks(wish):
+            return Allowed()
+        before = request.old(EndpointSlice)
+        if wish.share_nodes is ShareNodes.TOLERATED:
+            hinted = carried(piece, before)
+        else:
+            hinted = rehint_one(
+                piece,
+                before=before,
+                others=self._slices.by(_SERVICE, service.key),
+                wish=wish,
+                shares=self.shares(),
+                node_hints=self.settings.node_hints,
+            )
+        return Allowed(patch=patch(piece, hinted))
+
+    def _selected(self, service: Service) -> bool:
+        if not self.settings.services.matches(service.metadata.labels):
+            return False
+        if self._namespaces is None:
+            return True
+        namespace = self._namespaces.get(("", service.metadata.namespace))
+        labels = {} if namespace is None else namespace.metadata.labels
+        return self.settings.namespaces.matches(labels)
+
+
+def carried(piece: EndpointSlice, before: EndpointSlice | None) -> EndpointSlice:
+    """A slice with the hints it had; new endpoints get their own zone if all others have one."""
+    targets = [as_written(endpoint) for endpoint in (before and before.endpoints) or ()]
+    known = {target.name: target.hint for target in targets if target.ready}
+    if not known or not all(hint.zones for hint in known.values()):
+        return piece
+    endpoints = []
+    for endpoint in piece.endpoints or ():
+        target = as_written(endpoint)
+        own = Hint((target.zone,)) if target.zone else Hint()
+        hint = known.get(target.name, own) if target.ready else Hint()
+        endpoints.append(msgspec.structs.replace(endpoint, hints=hint.written()))
+    return msgspec.structs.replace(piece, endpoints=tuple(endpoints))
+
+
+def patch(asked: EndpointSlice, hinted: EndpointSlice) -> list[dict[str, Any]]:
+    """The operations that give one slice the hints of the other."""
+    pairs = zip(asked.endpoints or (), hinted.endpoints or (), strict=True)
+    return [
+        _operation(index, new)
+        for index, (old, new) in enumerate(pairs)
+        if Hint.read(old.hints) != Hint.read(new.hints)
+    ]
+
+
+def _operation(index: int, new: Endpoint) -> dict[str, Any]:
+    path = f"/endpoints/{index}/hints"
+    if new.hints is None:
+        return {"op": "remove", "path": path}
+    return {"op": "add", "path": path, "value": msgspec.to_builtins(new.hints)}
+
+
+def _service_key(piece: EndpointSlice) -> Sequence[Key]:
+    name = service_of(piece)
+    return ((piece.metadata.namespace, name),) if name else ()

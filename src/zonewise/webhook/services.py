@@ -1,0 +1,20 @@
+"""Refuses Services whose wish for hints nobody could fulfil, while somebody reads the refusal."""
+
+from __future__ import annotations
+
+from zonewise.api import faults
+from zonewise.api.core import Service
+from zonewise.runtime.admission import AdmissionRequest, Allowed, Answer, Denied
+from zonewise.traffic import service_faults
+
+
+async def validate_service(request: AdmissionRequest) -> Answer:
+    """Answer for one Service that is about to be written."""
+    service = request.new(Service)
+    if service is None or request.sub_resource:
+        return Allowed()
+    found = service_faults(service, request.old(Service))
+    if not found:
+        return Allowed()
+    refusal = faults.refusal(Service.resource, request.name, found)
+    return Denied(str(refusal), code=422, status="Invalid")

@@ -1,0 +1,181 @@
+"""Our hints on slices that somebody else writes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+import pytest
+from tests.embedded.living import living, until
+from tests.explain.dumps import AUTO, Item, endpoint, node, part, service
+
+from zonewise.api import EndpointSlice, Node, Service, convert, jsonpatch
+from zonewise.api.selector import parse
+from zonewise.runtime.admission import AdmissionRequest, Allowed, UserInfo
+from zonewise.runtime.cache import Cache
+from zonewise.webhook import HintInjection, InjectionSettings
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
+
+OURS = {"managed-by": "endpointslice-controller.k8s.io"}
+WRITER = "system:serviceaccount:zonewise:zonewise"
+TOLERATED = AUTO | {"zonewise.io/share-nodes": "tolerated"}
+
+
+def six(*, hints: bool = False, name: str = "web-1") -> Item:
+    """Two endpoints in each of three zones."""
+    rows = [
+        endpoint(f"10.0.0.{n}", zone, hints=[zone] if hints else [])
+        for n, zone in enumerate("aabbcc")
+    ]
+    return part(rows, name=name, **OURS)
+
+
+@asynccontextmanager
+async def injection(
+    *items: Item, settings: InjectionSettings | None = None
+) -> AsyncIterator[HintInjection]:
+    """The handler over a cluster of three equal zones with these objects."""
+    async with living({}) as cluster:
+        for item in [node(f"n-{zone}", zone) for zone in "abc"]:
+            made = await cluster.client.create(convert(Node, item))
+            body = {"status": item["status"]}
+            await cluster.client.patch(Node, made.metadata.name, None, body, subresource="status")
+        kinds: dict[str, type[Any]] = {"Service": Service, "EndpointSlice": EndpointSlice}
+        for item in items:
+            await cluster.client.create(convert(kinds[item["kind"]], item))
+        cache = Cache(cluster.client)
+        handler = HintInjection(cache, settings or InjectionSettings(writer=WRITER))
+        work = asyncio.create_task(cache.run())
+        await cache.synced()
+        try:
+            yield handler
+        finally:
+            work.cancel()
+            await asyncio.gather(work, return_exceptions=True)
+
+
+async def written(
+    handler: HintInjection, new: Item, old: Item | None = None, *, by: str = "kcm"
+) -> Item:
+    """What the API server would store."""
+    answer = await handler(
+        AdmissionRequest(
+            uid="1",
+            namespace="default",
+            operation="UPDATE" if old else "CREATE",
+            user_info=UserInfo(username=by),
+            object=msgspec.Raw(msgspec.json.encode(new)),
+            old_object=msgspec.Raw(msgspec.json.encode(old)),
+        )
+    )
+    assert isinstance(answer, Allowed)
+    patch = msgspec.json.decode(msgspec.json.encode(answer.patch))
+    result: Item = jsonpatch.apply(new, patch)
+    return result
+
+
+def zones(piece: Item) -> list[list[str]]:
+    """The zones each endpoint is for."""
+    return [
+        [zone["name"] for zone in row.get("hints", {}).get("forZones", [])]
+        for row in piece["endpoints"]
+    ]
+
+
+def own(rows: Iterable[str]) -> list[list[str]]:
+    """Each for one zone."""
+    return [[zone] for zone in rows]
+
+
+async def test_a_write_that_only_strips_hints_is_no_write() -> None:
+    """What would be stored is what is there, so nothing is."""
+    hinted = six(hints=True)
+    async with injection(service(), hinted) as handler:
+        assert await written(handler, six(), hinted) == hinted
+        foreign = six()
+        for row in foreign["endpoints"]:
+            row["hints"] = {"forZones": [{"name": "a"}]}
+        assert await written(handler, foreign, hinted) == hinted
+
+
+async def test_the_first_slice_of_a_service() -> None:
+    """It is stored with its hints at once."""
+    async with injection(service()) as handler:
+        assert zones(await written(handler, six())) == own("aabbcc")
+
+
+async def test_new_endpoints() -> None:
+    """They get hints; those that were there keep theirs, in this slice and in others."""
+    hinted = six(hints=True)
+    more = part([endpoint("10.0.1.1", "a"), endpoint("10.0.1.2", ready=False)], name="x", **OURS)
+    async with injection(service(), hinted) as handler:
+        assert zones(await written(handler, more)) == [["a"], []]
+        grown = six()
+        grown["endpoints"].append(endpoint("10.0.0.9", "b"))
+        assert zones(await written(handler, grown, hinted)) == own("aabbccb")
+
+
+async def test_hints_fall_with_what_they_stand_on() -> None:
+    """Where too few endpoints are left, the rest is stored without hints."""
+    hinted = six(hints=True)
+    fewer = six(hints=True)
+    fewer["endpoints"] = fewer["endpoints"][:2]
+    async with injection(service(), hinted) as handler:
+        assert zones(await written(handler, fewer, hinted)) == [[], []]
+
+
+async def test_who_is_let_through() -> None:
+    """Our controller, slices of others, Services that do not ask or are not there."""
+    silent = service("silent", annotations={})
+    async with injection(service(), silent) as handler:
+        for new, by in (
+            (six(), WRITER),
+            (part(six()["endpoints"]), "kcm"),
+            (part(six()["endpoints"], of="silent", **OURS), "kcm"),
+            (part(six()["endpoints"], of="nowhere", **OURS), "kcm"),
+        ):
+            assert await written(handler, new, by=by) == new
+
+
+@pytest.mark.parametrize("field", ["services", "namespaces"])
+async def test_services_that_are_not_selected(field: str) -> None:
+    """A gradual rollout leaves the others alone."""
+    chosen: dict[str, Any] = {field: parse("rollout=yes")}
+    async with injection(service(), settings=InjectionSettings(**chosen)) as handler:
+        assert await written(handler, six()) == six()
+
+
+async def test_shares_that_depend_on_pods() -> None:
+    """Such hints are carried over and new endpoints get their own zone; none are invented."""
+    hinted = six(hints=True)
+    hinted["endpoints"][0]["hints"] = {"forZones": [{"name": "c"}]}
+    grown = six()
+    grown["endpoints"].append(endpoint("10.0.0.9", "b"))
+    async with injection(service(annotations=TOLERATED), hinted) as handler:
+        assert zones(await written(handler, grown, hinted)) == own("cabbccb")
+        assert await written(handler, grown, six()) == grown
+
+
+async def test_nodes_change() -> None:
+    """Shares follow the nodes that count; what else happens to a node costs nothing."""
+    async with living({}) as cluster:
+        handler = HintInjection(cache := Cache(cluster.client))
+        work = asyncio.create_task(cache.run())
+        await cache.synced()
+        assert handler.shares().zones == ()
+        ready = node("n-a", "a")
+        await cluster.client.create(convert(Node, ready))
+        body = {"status": ready["status"]}
+        await cluster.client.patch(Node, "n-a", None, body, subresource="status")
+        await until(lambda: bool(handler.shares().zones))
+        known = handler.shares()
+        mark = {"metadata": {"annotations": {"seen": "yes"}}}
+        await cluster.client.patch(Node, "n-a", None, mark)
+        await until(lambda: all(one.metadata.annotations for one in cache.store(Node)))
+        assert handler.shares() is known
+        work.cancel()
+        await asyncio.gather(work, return_exceptions=True)

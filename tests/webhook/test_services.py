@@ -1,0 +1,48 @@
+"""Services that may not be written."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from tests.explain.dumps import AUTO, service
+
+from zonewise.runtime.admission import AdmissionRequest, Allowed, Denied
+from zonewise.webhook import validate_service
+
+WRONG = {"service.kubernetes.io/topology-mode": "AUTO"}
+
+
+def request(new: dict[str, Any] | None, old: dict[str, Any] | None = None) -> AdmissionRequest:
+    """What an API server asks."""
+    return AdmissionRequest(
+        uid="1",
+        name="web",
+        namespace="default",
+        operation="UPDATE" if old else "CREATE",
+        object=msgspec.Raw(msgspec.json.encode(new)),
+        old_object=msgspec.Raw(msgspec.json.encode(old)),
+    )
+
+
+async def test_a_mode_nobody_knows() -> None:
+    """It is refused with the words the API server itself would use, and passes if it was there."""
+    answer = await validate_service(request(service(annotations=WRONG)))
+    assert isinstance(answer, Denied)
+    assert (answer.code, answer.status) == (422, "Invalid")
+    assert str(answer.why) == (
+        'Service "web" is invalid: metadata.annotations[service.kubernetes.io/topology-mode]: '
+        'Unsupported value: "AUTO": supported values: "Auto", "Disabled"'
+    )
+    again = request(service(annotations=WRONG | {"a": "b"}), service(annotations=WRONG))
+    assert isinstance(await validate_service(again), Allowed)
+
+
+async def test_everything_else() -> None:
+    """Good Services, their status and their end are nobody's business here."""
+    assert isinstance(await validate_service(request(service(annotations=AUTO))), Allowed)
+    assert isinstance(await validate_service(request(None, service())), Allowed)
+    status = msgspec.structs.replace(
+        request(service(annotations=WRONG), service()), sub_resource="status"
+    )
+    assert isinstance(await validate_service(status), Allowed)
