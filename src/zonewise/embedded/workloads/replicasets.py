@@ -130,7 +130,7 @@ class ReplicaSets:
                 self._note(owner, "SuccessfulCreate", f"Created pod: {result.metadata.name}")
             elif not isinstance(result, ZonewiseError):
                 raise result
-            elif not _namespace_ends(result):
+            elif not namespace_ends(result):
                 failure = failure or ("FailedCreate", str(result))
                 self._note(owner, "FailedCreate", f"Error creating: {result}", type="Warning")
         return made, failure
@@ -223,7 +223,7 @@ def _namespace(owner: ReplicaSet) -> tuple[str]:
     return (owner.metadata.namespace,)
 
 
-def _namespace_ends(error: ZonewiseError) -> bool:
+def namespace_ends(error: ZonewiseError) -> bool:
     """Whether nothing can be created because the namespace is being deleted."""
     if not isinstance(error, Forbidden):
         return False
