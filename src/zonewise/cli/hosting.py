@@ -23,6 +23,7 @@ from zonewise.api.errors import ConfigError
 from zonewise.cli.overview import Overview, overview, service_table, zone_table
 from zonewise.embedded import origin
 from zonewise.embedded.manifests import Refused
+from zonewise.embedded.shape import Difference
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -42,12 +43,14 @@ LOOK_COST = 20
 class Content:
     """What a new cluster is to have, and how that is called.
 
-    ``chosen`` is what the user wrote for it, "" if that was nothing in particular.
+    ``chosen`` is what the user wrote for it, "" if that was nothing in particular. ``notes`` are
+    about objects that are not what they were where they come from.
     """
 
     origin: str
     objects: Sequence[Obj] = field(repr=False)
     chosen: str = ""
+    notes: Sequence[Difference] = ()
 
 
 class Host:
@@ -62,8 +65,8 @@ class Host:
         self._services = cache.store(Service)
         self._slices = cache.store(EndpointSlice)
 
-    async def plant(self, content: Content) -> list[Refused]:
-        """Fill a new cluster; one that was filled before is left alone."""
+    async def plant(self, content: Content) -> list[Difference]:
+        """Fill a new cluster; one that was filled before is left alone. What became different."""
         client = self._cluster.client
         made = await origin.recorded(client)
         if made is not None:
@@ -84,7 +87,7 @@ class Host:
 
             refused = await self._cluster.planter.plant(content.objects, written=written)
         await origin.record(client, content.origin)
-        return refused
+        return [*content.notes, *_grouped(refused)]
 
     async def settled(self) -> None:
         """Wait until all workloads have their pods Ready, or nothing goes forward any more."""
@@ -142,7 +145,12 @@ async def _workloads(cluster: Cluster) -> tuple[int, int]:
 
 
 def introduce(
-    console: Console, page: Overview, *, address: str, kubeconfig: Path, refused: list[Refused]
+    console: Console,
+    page: Overview,
+    *,
+    address: str,
+    kubeconfig: Path,
+    differences: Sequence[Difference],
 ) -> None:
     """Print what runs here, and what to try with it."""
     from zonewise.embedded.pages import VERSION
@@ -154,8 +162,8 @@ def introduce(
     if page.services:
         console.print(service_table(page))
         console.print()
-    if refused:
-        console.print(_refusals(refused))
+    if differences:
+        console.print(_differences(differences))
         console.print()
     program = called()
     zone = next((zone.name for zone in page.zones if zone.name), "")
@@ -181,14 +189,24 @@ def called() -> str:
     return f"{sys.executable} -m zonewise" if path.name == "__main__.py" else str(path)
 
 
-def _refusals(refused: list[Refused], most: int = 20) -> Table:
+def _grouped(refused: list[Refused]) -> list[Difference]:
+    groups: dict[tuple[str, str], list[str]] = {}
+    for one in refused:
+        groups.setdefault((one.kind, one.why), []).append(one.name)
+    return [Difference(kind, why, tuple(names)) for (kind, why), names in groups.items()]
+
+
+def _differences(found: Sequence[Difference], most: int = 30) -> Table:
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("LEFT OUT", "NAME", "WHY"):
-        table.add_column(column, overflow="fold")
-    for one in refused[:most]:
-        table.add_row(one.kind, one.name, one.why)
-    if len(refused) > most:
-        table.add_row(f"and {len(refused) - most} more")
+    table.add_column("DIFFERENT HERE", no_wrap=True)
+    table.add_column("HOW MANY", justify="right", no_wrap=True)
+    table.add_column("WHY", overflow="fold")
+    for one in found[:most]:
+        name = f" ({one.names[0]})" if len(one.names) == 1 else ""
+        table.add_row(one.kind, str(len(one.names)), Text(one.why + name))
+    if len(found) > most:
+        table.add_row(f"and {len(found) - most} more")
     return table

@@ -13,7 +13,7 @@ import random
 import resource
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -83,6 +83,20 @@ class Plan:
 @click.option(
     "--cpu", metavar="8,4,2", help="CPUs of each zone's nodes, in turn.  [default: 8,4,2]"
 )
+@click.option(
+    "-f",
+    "--filename",
+    "files",
+    metavar="FILE",
+    multiple=True,
+    help="Take the shape of a real cluster: nodes, workloads, Services and all else that 'kubectl "
+    "get … -o yaml' printed (a file or -); may be repeated.",
+)
+@click.option(
+    "--keep-placement",
+    is_flag=True,
+    help="With -f: pods stay on the nodes they were on, instead of being scheduled anew.",
+)
 @click.option("--empty", is_flag=True, help="Start everything, with no node and no workload.")
 @click.option(
     "--api-only", is_flag=True, help="Serve only the API: objects are kept, nothing runs."
@@ -124,6 +138,8 @@ def command(
     zones: str | None,
     nodes_per_zone: int | None,
     cpu: str | None,
+    files: tuple[str, ...],
+    keep_placement: bool,
     empty: bool,
     api_only: bool,
     data: str | None,
@@ -147,7 +163,15 @@ def command(
 
     configure(verbosity=options.verbose, format=options.log_format)
     host, port = _place(listen)
-    content = _content(zones, nodes_per_zone, cpu, empty=empty, api_only=api_only)
+    shape = {"--zones": zones, "--nodes-per-zone": nodes_per_zone, "--cpu": cpu}
+    _refuse_together(shape, {"--empty": empty, "--api-only": api_only, "-f": files})
+    if keep_placement and not files:
+        raise ConfigError("--keep-placement is about the pods of a dump; give one with -f")
+    content = None
+    if files:
+        content = _dumped(files, keep_placement=keep_placement)
+    elif not api_only:
+        content = _nothing() if empty else _demo(zones, nodes_per_zone, cpu)
     gates = FeatureGates.parse(feature_gates)
     kubelets = _kubelets(pod_start, stages)
     with _folder(data) as folder:
@@ -171,33 +195,57 @@ def command(
     return code
 
 
-def _content(
-    zones: str | None, per_zone: int | None, cpu: str | None, *, empty: bool, api_only: bool
-) -> Content | None:
-    """What a new cluster is to have; None is the API and nothing else."""
+def _refuse_together(shape: Mapping[str, object], modes: Mapping[str, object]) -> None:
+    """At most one of the modes, and with none of them a shape."""
+    chosen = [name for name, value in modes.items() if value]
+    shaped = [name for name, value in shape.items() if value is not None]
+    if len(chosen) > 1:
+        raise ConfigError(f"{chosen[0]} and {chosen[1]} exclude each other; leave out one")
+    if chosen and shaped:
+        raise ConfigError(f"{chosen[0]} leaves no room for {shaped[0]}; leave out one")
+
+
+def _nothing() -> Content:
+    from zonewise.cli.hosting import Content
+
+    return Content("nothing", (), "--empty")
+
+
+def _demo(zones: str | None, per_zone: int | None, cpu: str | None) -> Content:
     from zonewise.cli.hosting import Content
     from zonewise.embedded.demo import shop
     from zonewise.embedded.terrain import Terrain
 
-    flags = {"--zones": zones, "--nodes-per-zone": per_zone, "--cpu": cpu}
-    given = [name for name, value in flags.items() if value is not None]
-    if (empty or api_only) and given:
-        mode = "--empty" if empty else "--api-only"
-        raise ConfigError(f"with {mode} there are no nodes; leave out {given[0]}")
-    if api_only:
-        if empty:
-            raise ConfigError("--api-only is empty already; leave out --empty")
-        return None
-    if empty:
-        return Content("nothing", (), "--empty")
     usual = Terrain()
     terrain = Terrain(
         zones=usual.zones if zones is None else _words(zones),
         nodes_per_zone=usual.nodes_per_zone if per_zone is None else per_zone,
         cpus=usual.cpus if cpu is None else _words(cpu),
     )
-    objects = [*terrain.nodes(), *shop()]
-    return Content(f"the demo, {terrain}", objects, given[0] if given else "")
+    given = {"--zones": zones, "--nodes-per-zone": per_zone, "--cpu": cpu}
+    chosen = next((name for name, value in given.items() if value is not None), "")
+    return Content(f"the demo, {terrain}", [*terrain.nodes(), *shop()], chosen)
+
+
+def _dumped(files: Sequence[str], *, keep_placement: bool) -> Content:
+    from zonewise.cli.hosting import Content
+    from zonewise.embedded.shape import read, shape
+    from zonewise.runtime import dump
+
+    entries = []
+    for file in files:
+        if Path(file).is_dir():
+            raise ConfigError(f"-f {file} is a folder; give the file of one cluster's dump")
+        entries += dump.read_file(file)
+    found = shape(read(entries), keep_placement=keep_placement)
+    if not found.objects:
+        raise ConfigError(f"-f {files[0]} has nothing that could live here; dump nodes and more")
+    return Content(
+        f"the dump {', '.join(files)}",
+        found.objects,
+        "-f",
+        (*found.left_out, *found.invented),
+    )
 
 
 async def _run(process: Process, plan: Plan, content: Content | None) -> None:
@@ -208,13 +256,13 @@ async def _run(process: Process, plan: Plan, content: Content | None) -> None:
         return
     from zonewise.cli.composition import controllers
     from zonewise.embedded import server
-    from zonewise.embedded.cluster import Cluster, Settings
+    from zonewise.embedded.cluster import SERVICE_NETWORKS, Cluster, Settings
 
     cluster = Cluster(
         plan.folder,
         host=plan.host,
         settings=Settings(
-            api=server.Settings(gates=plan.gates),
+            api=server.Settings(gates=plan.gates, service_networks=SERVICE_NETWORKS),
             kubelets=plan.kubelets,
             removal=plan.removal,
         ),
@@ -241,10 +289,16 @@ async def _live(
     host = Host(cluster, place)
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(cluster.run())
-        refused = await host.plant(content)
+        differences = await host.plant(content)
         await host.settled()
         kubeconfig = cluster.server.identity.kubeconfig.resolve()
-        introduce(place, host.page(), address=address, kubeconfig=kubeconfig, refused=refused)
+        introduce(
+            place,
+            host.page(),
+            address=address,
+            kubeconfig=kubeconfig,
+            differences=differences,
+        )
         place.print(_ending(plan), style="dim")
         settle()
         process.ready = True
@@ -362,18 +416,18 @@ def _loopback(host: str) -> bool:
 
 
 def _kubelets(pod_start: str | None, stages: str | None) -> kubelets.Settings:
-    from zonewise.embedded.kubelets import Settings, default_stages, read_stages
+    from zonewise.embedded.kubelets import DUAL_STACK, default_stages, read_stages
     from zonewise.embedded.kubelets.stages import span
 
     if stages is None:
         chosen = dict(default_stages())
         after = span(_POD_START if pod_start is None else pod_start)
         chosen["bound"] = tuple(replace(stage, after=after) for stage in chosen["bound"])
-        return Settings(stages=chosen)
+        return replace(DUAL_STACK, stages=chosen)
     if pod_start is not None:
         raise ConfigError("--stages says when pods start; leave out --pod-start")
     try:
-        return Settings(stages=read_stages(Path(stages).read_text(), stages))
+        return replace(DUAL_STACK, stages=read_stages(Path(stages).read_text(), stages))
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is no text"
         raise ConfigError(f"--stages {stages} cannot be read: {why}; give a YAML file") from None

@@ -22,10 +22,15 @@ from zonewise.embedded.clients import Clients
 from zonewise.embedded.crew import Crew, Means, Part
 from zonewise.embedded.manifests import Planter
 from zonewise.embedded.nodes import NodeLifecycle, PodCollector, TaintEviction
+from zonewise.embedded.workloads.daemonsets import DaemonSets
+from zonewise.embedded.workloads.deployments import Deployments
 from zonewise.embedded.workloads.jobs import Jobs
 from zonewise.embedded.workloads.removal import Mode
 from zonewise.embedded.workloads.replicasets import ReplicaSets
 from zonewise.embedded.workloads.statefulsets import StatefulSets
+
+SERVICE_NETWORKS = ("10.96.0.0/16", "fd00:10:96::/112")
+"""Both families: with the kubelets' ``DUAL_STACK``, every kind of Service can live here."""
 
 Parts = Mapping[str, Callable[[Means], Part]]
 
@@ -88,8 +93,10 @@ def _parts(settings: Settings) -> Parts:
         "node-controller": NodeLifecycle,
         "taint-eviction-controller": TaintEviction,
         "pod-garbage-collector": PodCollector,
+        "deployment-controller": Deployments,
         "replicaset-controller": lambda means: ReplicaSets(means, removal=removal),
         "statefulset-controller": lambda means: StatefulSets(means, removal=removal),
+        "daemonset-controller": lambda means: DaemonSets(means, removal=removal),
         "job-controller": Jobs,
         "disruption-controller": Budgets,
     }

@@ -1,7 +1,8 @@
 """Objects put into a cluster, each once.
 
 Kinds come in waves, so that what others need is there first: definitions, namespaces, what pods are
-made with, nodes, Services and budgets, workloads, pods at last. Within a wave up to ``PARALLEL``
+made with, nodes, Services and budgets, pods, workloads at last, which find the pods that are theirs
+and make only those that are missing. Within a wave up to ``PARALLEL``
 objects are written at the same time. An object that is there already is left as it is: whoever was
 killed half way starts over and duplicates nothing. One that is refused is told about, with the
 server's words, and does not keep the others out.
@@ -36,9 +37,10 @@ _FIRST = (
     ("ServiceAccount", "ConfigMap", "Secret", "PersistentVolume", "ClusterRole", "Role"),
     ("ClusterRoleBinding", "RoleBinding", "PersistentVolumeClaim", "Node"),
     ("Service", "PodDisruptionBudget"),
+    ("Pod",),
+    ("ControllerRevision", "ReplicaSet"),
 )
 _WAVES = {kind: number for number, kinds in enumerate(_FIRST) for kind in kinds}
-_PODS = ("Pod",)
 _ServiceAccount = unstructured(Resource("", "v1", "ServiceAccount", "serviceaccounts"))
 
 
@@ -120,5 +122,4 @@ def full_name(obj: Obj) -> str:
 
 
 def _wave(obj: Obj) -> int:
-    kind = obj["kind"]
-    return len(_FIRST) + (kind in _PODS) if kind not in _WAVES else _WAVES[kind]
+    return _WAVES.get(obj["kind"], len(_FIRST))

@@ -23,6 +23,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
+from zonewise.runtime import dump
+
 Obj = dict[str, Any]
 
 ANEW = "made anew here"
@@ -55,8 +59,9 @@ _CALLS = frozenset({"APIService", "MutatingWebhookConfiguration", "ValidatingWeb
 _HARDWARE = frozenset({"DeviceClass", "ResourceSlice", "CSIDriver"})
 _NAMESPACES = frozenset({"default", "kube-node-lease", "kube-public", "kube-system"})
 _META = ("annotations", "generateName", "labels", "name", "namespace")
+_REVISION = "deployment.kubernetes.io/"
 _WRITTEN = (
-    "deployment.kubernetes.io/",
+    _REVISION,
     "deprecated.daemonset.template.generation",
     "endpoints.kubernetes.io/",
     "kubectl.kubernetes.io/last-applied-configuration",
@@ -66,7 +71,7 @@ _WRITTEN = (
     "volume.kubernetes.io/",
 )
 _TAINTS = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")
-_SERVICE = ("clusterIP", "clusterIPs", "healthCheckNodePort", "ipFamilies", "ipFamilyPolicy")
+_SERVICE = ("clusterIP", "clusterIPs", "healthCheckNodePort")
 _MANAGED_SLICES = frozenset(
     {"endpointslice-controller.k8s.io", "endpointslicemirroring-controller.k8s.io"}
 )
@@ -98,26 +103,33 @@ class Shape:
     objects: tuple[Obj, ...]
     left_out: tuple[Difference, ...]
     invented: tuple[Difference, ...]
-    dual_stack: bool
+
+
+def read(entries: Iterable[dump.Entry]) -> Iterator[Obj]:
+    """The objects of a dump; one that has no name is told with file and line."""
+    for entry in entries:
+        value = entry.value
+        obj = msgspec.json.decode(value) if isinstance(value, msgspec.Raw) else value
+        if not isinstance(obj.get("metadata"), dict) or not obj["metadata"].get("name"):
+            raise entry.error(f"this {entry.kind} has no name")
+        yield {**obj, "apiVersion": entry.api_version, "kind": entry.kind}
 
 
 def shape(objects: Iterable[Obj], *, keep_placement: bool = False) -> Shape:
     """The shape of the cluster that these objects are of."""
     left: dict[tuple[str, str], list[str]] = {}
     kept: list[Obj] = []
-    dual = False
     for obj in objects:
         why = _out(obj, keep_placement)
         if why:
             left.setdefault((obj["kind"], why), []).append(_name(obj))
             continue
-        dual = dual or len(_at(obj, "spec").get("clusterIPs") or ()) > 1
         kept.append(_stripped(obj, keep_placement))
     made = list(_missing(kept))
     more: dict[tuple[str, str], list[str]] = {}
     for obj in made:
         more.setdefault((obj["kind"], INVENTED), []).append(_name(obj))
-    return Shape((*made, *kept), _account(left), _account(more), dual)
+    return Shape((*made, *kept), _account(left), _account(more))
 
 
 def _account(found: Mapping[tuple[str, str], list[str]]) -> tuple[Difference, ...]:
@@ -186,11 +198,15 @@ def _stripped(given: Obj, keep_placement: bool) -> Obj:
     kind = obj["kind"]
     meta = obj.get("metadata") or {}
     obj["metadata"] = {key: meta[key] for key in _META if meta.get(key)}
-    annotations = obj["metadata"].get("annotations")
-    if annotations:
-        obj["metadata"]["annotations"] = {
-            key: value for key, value in annotations.items() if not key.startswith(_WRITTEN)
-        }
+    annotations = obj["metadata"].pop("annotations", {})
+    history = keep_placement and kind in ("Deployment", "ReplicaSet")
+    wanted = {
+        key: value
+        for key, value in annotations.items()
+        if not key.startswith(_WRITTEN) or (history and key.startswith(_REVISION))
+    }
+    if wanted:
+        obj["metadata"]["annotations"] = wanted
     status = obj.pop("status", None) or {}
     spec = obj.get("spec") if isinstance(obj.get("spec"), dict) else {}
     assert isinstance(spec, dict)
