@@ -26,6 +26,8 @@ ABOUT = "About this program"
 ENTRIES = {
     "up": Entry("zonewise.cli.up", "Run a cluster on this machine, with no Kubernetes.", TRY),
     "status": Entry("zonewise.cli.status", "Show zones, pods and in-zone traffic on a page.", TRY),
+    "fail": Entry("zonewise.cli.fail", "Have a node, rack or zone of it fail.", TRY),
+    "heal": Entry("zonewise.cli.heal", "Bring a failed node, rack or zone back.", TRY),
     "explain": Entry("zonewise.cli.explain", "Tell why a Service has hints, or none.", UNDERSTAND),
     "webhook": Entry("zonewise.cli.webhook", "Answer API servers before they write.", OPERATE),
     "version": Entry("zonewise.cli.version", "Show the versions of client and server.", ABOUT),

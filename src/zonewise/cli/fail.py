@@ -1,0 +1,34 @@
+"""``zonewise fail``: nodes, racks or zones of an embedded cluster stop answering."""
+
+from __future__ import annotations
+
+import click
+
+from zonewise.cli.command import Command
+from zonewise.cli.options import Options
+from zonewise.cli.outage import change, key_option
+
+
+@click.command(
+    "fail",
+    cls=Command,
+    examples=(
+        "fail zone a       # all nodes of a zone",
+        "fail rack r1 r2   # racks, by the label topology.zonewise.io/rack",
+        "fail node a-1     # one node",
+    ),
+)
+@click.argument("kind", metavar="zone|rack|node", type=click.Choice(["zone", "rack", "node"]))
+@click.argument("names", metavar="NAME...", nargs=-1)
+@key_option
+@click.pass_obj
+def command(options: Options, kind: str, names: tuple[str, ...], key: str | None) -> None:
+    """Have nodes of an embedded cluster fail, as if their power or network were gone.
+
+    Their heartbeats stop and nothing more is heard of their pods. After the usual 50 seconds they
+    are not ready, and the pods that do not tolerate that any longer are replaced elsewhere.
+    'zonewise heal' brings them back.
+    """
+    for place in change(options, kind, names, key, fail=True):
+        already = f", {place.already} of them before" if place.already else ""
+        click.echo(f"{place} failed{already}")

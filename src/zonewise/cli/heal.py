@@ -1,0 +1,35 @@
+"""``zonewise heal``: failed nodes, racks or zones of an embedded cluster answer again."""
+
+from __future__ import annotations
+
+import click
+
+from zonewise.cli.command import Command
+from zonewise.cli.options import Options
+from zonewise.cli.outage import EVERYTHING, change, key_option
+
+
+@click.command(
+    "heal",
+    cls=Command,
+    examples=(
+        "heal zone a       # all nodes of a zone",
+        "heal node a-1     # one node",
+        "heal all          # everything that failed",
+    ),
+)
+@click.argument(
+    "kind",
+    metavar="zone|rack|node|all",
+    type=click.Choice(["zone", "rack", "node", EVERYTHING]),
+)
+@click.argument("names", metavar="NAME...", nargs=-1)
+@key_option
+@click.pass_obj
+def command(options: Options, kind: str, names: tuple[str, ...], key: str | None) -> None:
+    """Bring back nodes of an embedded cluster that 'zonewise fail' had fail."""
+    for place in change(options, kind, names, key, fail=False):
+        if place.already == len(place.nodes):
+            click.echo(f"{place.name}: nothing had failed")
+        else:
+            click.echo(f"{place} healed")
