@@ -5,11 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.controllers.shops import SPACE, Shop, hints
+from tests.controllers.shops import Shop, hints
 from tests.embedded.living import living, until
-
-from zonewise.api import EndpointSlice, Node, Service
-from zonewise.traffic import MODE_ANNOTATION
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
 
