@@ -6,6 +6,7 @@ are, and goes where a proxy on that node would send it by the EndpointSlices of 
 node's zone, in another one, or whether there was none. So the numbers say what real traffic of that
 shape would have done, no more: no latencies, no connections that stay.
 
+Clients of a Service come with its first endpoint: until then nobody is counted as unanswered.
 The counts of the last ``WINDOW`` seconds are in memory and in the ConfigMap ``zonewise-system/
 traffic``, one entry per Service, for whoever looks from outside. It is written when a number in it
 changed, at most every ``PAUSE`` seconds. After a restart counting starts anew.
@@ -129,7 +130,7 @@ class Clients:
         each = min(RATE_EACH, RATE // len(asked)) if asked else 0
         second: dict[Key, Count] = {}
         for service in asked if places else ():
-            count = second[service.key] = Count()
+            count = Count()
             for place in self._rng.choices(places, weights, k=each):
                 targets = self._targets(service, place)
                 if not targets:
@@ -138,6 +139,8 @@ class Clients:
                     count.in_zone += 1
                 else:
                     count.elsewhere += 1
+            if count.nowhere < each or service.key in self._totals:
+                second[service.key] = count
         self._seconds.append(second)
         for key, count in second.items():
             self._totals.setdefault(key, Count()).add(count)

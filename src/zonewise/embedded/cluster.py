@@ -22,6 +22,7 @@ from zonewise.embedded.clients import Clients
 from zonewise.embedded.crew import Crew, Means, Part
 from zonewise.embedded.manifests import Planter
 from zonewise.embedded.nodes import NodeLifecycle, PodCollector, TaintEviction
+from zonewise.embedded.scheduler import Scheduler
 from zonewise.embedded.workloads.daemonsets import DaemonSets
 from zonewise.embedded.workloads.deployments import Deployments
 from zonewise.embedded.workloads.jobs import Jobs
@@ -89,11 +90,12 @@ def _parts(settings: Settings) -> Parts:
     """Everyone who works in an embedded cluster, under the names their users know."""
     removal = settings.removal
     return {
+        "default-scheduler": Scheduler,
         "kubelet": lambda means: kubelets.Kubelets(means, settings.kubelets),
         "node-controller": NodeLifecycle,
         "taint-eviction-controller": TaintEviction,
         "pod-garbage-collector": PodCollector,
-        "deployment-controller": Deployments,
+        "deployment-controller": lambda means: Deployments(means, removal=removal),
         "replicaset-controller": lambda means: ReplicaSets(means, removal=removal),
         "statefulset-controller": lambda means: StatefulSets(means, removal=removal),
         "daemonset-controller": lambda means: DaemonSets(means, removal=removal),

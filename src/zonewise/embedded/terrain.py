@@ -22,6 +22,8 @@ NODES_LIMIT = 10_000
 MEMORY_PER_CPU = 4 << 20
 """KiB."""
 PODS = "110"
+NODES_PER_RACK = 2
+RACK_LABEL = "topology.zonewise.io/rack"
 REGION = "local"
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,50}[a-z0-9])?")
@@ -55,14 +57,15 @@ class Terrain:
         for zone in self.zones:
             for number in range(self.nodes_per_zone):
                 cpu = self.cpus[number % len(self.cpus)]
-                yield node_manifest(f"{zone}-{number + 1}", zone, cpu)
+                rack = f"{zone}-r{number // NODES_PER_RACK + 1}"
+                yield node_manifest(f"{zone}-{number + 1}", zone, cpu, rack=rack)
 
     def __str__(self) -> str:
         """The same for the same terrain, to remember which one a cluster was made with."""
         return f"{','.join(self.zones)} x{self.nodes_per_zone} cpu {','.join(self.cpus)}"
 
 
-def node_manifest(name: str, zone: str, cpu: str) -> Obj:
+def node_manifest(name: str, zone: str, cpu: str, *, rack: str = "") -> Obj:
     """A node of that size in that zone."""
     size = {"cpu": cpu, "memory": f"{_cpu(cpu) * MEMORY_PER_CPU // 1000}Ki", "pods": PODS}
     return {
@@ -76,6 +79,7 @@ def node_manifest(name: str, zone: str, cpu: str) -> Obj:
                 "kubernetes.io/os": "linux",
                 "topology.kubernetes.io/region": REGION,
                 ZONE_LABEL: zone,
+                **({RACK_LABEL: rack} if rack else {}),
             },
         },
         "status": {"capacity": size, "allocatable": dict(size)},
