@@ -1,0 +1,182 @@
+"""StatefulSets with scheduler and kubelets, in virtual time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.embedded.living import until
+from tests.embedded.workloads.company import Company, company
+
+from zonewise.api.pod import Pod
+from zonewise.api.policy import PodDisruptionBudget
+from zonewise.embedded.workloads.views import StatefulSet
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
+
+
+def manifest(replicas: int = 3, image: str = "app:1", **spec: Any) -> dict[str, Any]:
+    """A StatefulSet ``web``."""
+    return {
+        "metadata": {"name": "web"},
+        "spec": {
+            "replicas": replicas,
+            "serviceName": "web",
+            "selector": {"matchLabels": {"app": "web"}},
+            "template": {
+                "metadata": {"labels": {"app": "web"}},
+                "spec": {"containers": [{"name": "main", "image": image}]},
+            },
+            **spec,
+        },
+    }
+
+
+def settled(here: Company, replicas: int) -> bool:
+    """Whether all pods are there, up to date and ready."""
+    group = here.group()
+    status = group.status
+    return (
+        status.observed_generation == group.metadata.generation
+        and (status.replicas, status.ready_replicas, status.updated_replicas) == (replicas,) * 3
+    )
+
+
+async def test_pods_come_up_in_order_with_names_of_their_own() -> None:
+    """Pods are made one after the other and carry number, name, host name and revision."""
+    async with company("n1", "n2") as here:
+        await here.post(StatefulSet, manifest())
+        await until(lambda: settled(here, 3))
+        assert here.names() == ["web-0", "web-1", "web-2"]
+        created = [here.pod(f"web-{n}").metadata.resource_version for n in range(3)]
+        assert len(set(created)) == 3
+        pod = here.pod("web-1")
+        (revision,) = here.history
+        assert pod.metadata.labels == {
+            "app": "web",
+            "controller-revision-hash": revision.metadata.name,
+            "statefulset.kubernetes.io/pod-name": "web-1",
+            "apps.kubernetes.io/pod-index": "1",
+        }
+        assert (pod.spec.hostname, pod.spec.subdomain) == ("web-1", "web")
+        status = here.group().status
+        assert status.current_revision == status.update_revision == revision.metadata.name
+        assert (status.available_replicas, status.collision_count) == (3, 0)
+        await until(lambda: len(here.told("StatefulSet")) == 3)
+        assert here.told("StatefulSet") == [
+            ("SuccessfulCreate", f"Create Pod web-{n} in StatefulSet web successful")
+            for n in range(3)
+        ]
+
+
+async def test_an_update_goes_from_the_top_and_an_undo_renumbers() -> None:
+    """A new template replaces pods from the top; the old template gets its revision back."""
+    async with company("n1") as here:
+        await here.post(StatefulSet, manifest())
+        await until(lambda: settled(here, 3))
+        first = here.group().status.update_revision
+        change = {"spec": {"template": manifest(image="app:2")["spec"]["template"]}}
+        await here.patch(StatefulSet, "web", change)
+        await until(lambda: settled(here, 3))
+        assert set(here.images().values()) == {"app:2"}
+        assert here.numbers() == [1, 2]
+        assert here.group().status.current_revision != first
+        deleted = [note for reason, note in here.told("StatefulSet") if "Delete" in reason]
+        assert deleted == [f"Delete Pod web-{n} in StatefulSet web successful" for n in (2, 1, 0)]
+        back = {"spec": {"template": manifest(image="app:1")["spec"]["template"]}}
+        await here.patch(StatefulSet, "web", back)
+        await until(lambda: settled(here, 3) and here.group().status.current_revision == first)
+        assert here.numbers() == [2, 3]
+
+
+async def test_a_set_of_none_has_a_revision() -> None:
+    """Revision 1 is there at 0 replicas."""
+    async with company("n1") as here:
+        await here.post(StatefulSet, manifest(replicas=0))
+        await until(lambda: here.numbers() == [1] and settled(here, 0))
+        assert here.group().status.current_revision == here.group().status.update_revision
+
+
+async def test_claims_are_made_and_follow_the_policy() -> None:
+    """Every number has its claim; whenScaled Delete gives it to the pod that goes."""
+    template = {
+        "metadata": {"name": "data"},
+        "spec": {
+            "accessModes": ["ReadWriteOnce"],
+            "resources": {"requests": {"storage": "1Gi"}},
+        },
+    }
+    policy = {"whenDeleted": "Retain", "whenScaled": "Delete"}
+    body = manifest(
+        replicas=2,
+        volumeClaimTemplates=[template],
+        persistentVolumeClaimRetentionPolicy=policy,
+        podManagementPolicy="Parallel",
+    )
+    async with company("n1") as here:
+        await here.post(StatefulSet, body)
+        await until(lambda: here.names() == ["web-0", "web-1"])
+        volume = here.pod("web-1").spec.volumes[0]
+        assert volume.persistent_volume_claim is not None
+        assert volume.persistent_volume_claim.claim_name == "data-web-1"
+        claims = here.claims
+        await until(lambda: len(claims) == 2)
+        claim = claims.get(("default", "data-web-1"))
+        assert claim is not None
+        assert claim.metadata.labels == {"app": "web"}
+        await here.patch(StatefulSet, "web", {"spec": {"replicas": 1}})
+        await until(lambda: here.names() == ["web-0"])
+        # Who removes the finalizer that protects claims is not in this company.
+        await until(
+            lambda: len([one for one in claims if not one.metadata.deletion_timestamp]) == 1
+        )
+
+
+async def test_a_failed_pod_is_made_again() -> None:
+    """A pod that has failed goes and comes back under its name."""
+    async with company("n1") as here:
+        await here.post(StatefulSet, manifest(replicas=2))
+        await until(lambda: settled(here, 2))
+        before = here.pod("web-0").metadata.uid
+        failed = {"status": {"phase": "Failed"}}
+        await here.client.patch(Pod, "web-0", "default", failed, subresource="status")
+        await until(lambda: settled(here, 2) and here.pod("web-0").metadata.uid != before)
+
+
+async def test_min_ready_seconds_halts_the_set() -> None:
+    """The second pod waits until the first was ready for long enough."""
+    async with company("n1") as here:
+        await here.post(StatefulSet, manifest(replicas=2, minReadySeconds=30))
+        await until(lambda: here.group().status.ready_replicas == 1)
+        assert here.names() == ["web-0"]
+        assert here.group().status.available_replicas == 0
+        await until(lambda: here.group().status.available_replicas == 2, within=120)
+
+
+async def test_an_identity_is_mended() -> None:
+    """A pod that lost its name label gets it back."""
+    async with company("n1") as here:
+        await here.post(StatefulSet, manifest(replicas=1))
+        await until(lambda: settled(here, 1))
+        label = "statefulset.kubernetes.io/pod-name"
+        await here.patch(Pod, "web-0", {"metadata": {"labels": {label: None}}})
+        await until(lambda: here.pod("web-0").metadata.labels.get(label) == "web-0")
+
+
+async def test_a_budget_holds_back_an_update_until_it_gives() -> None:
+    """With evictions a budget is asked; a refused update goes on as soon as the budget allows."""
+    budget = {
+        "metadata": {"name": "web"},
+        "spec": {"minAvailable": 2, "selector": {"matchLabels": {"app": "web"}}},
+    }
+    async with company("n1", removal="evict") as here:
+        await here.post(StatefulSet, manifest(replicas=2))
+        await until(lambda: settled(here, 2))
+        await here.post(PodDisruptionBudget, budget)
+        change = {"spec": {"template": manifest(image="app:2")["spec"]["template"]}}
+        await here.patch(StatefulSet, "web", change)
+        await until(lambda: "EvictionRefused" in here.reasons("StatefulSet"))
+        assert set(here.images().values()) == {"app:1"}
+        await here.patch(PodDisruptionBudget, "web", {"spec": {"minAvailable": 1}})
+        await until(lambda: settled(here, 2))
+        assert set(here.images().values()) == {"app:2"}
