@@ -76,10 +76,13 @@ class NodeLifecycle:
             for known in (self._waiting, self._granted):
                 known.discard(old.metadata.name)
             self._seen.pop(old.metadata.name, None)
+            self._tell(old, "RemovingNode", "Removing Node {} from Controller")
             return
         if old is None or _beat(old) != _beat(new):
             self._seen[new.metadata.name] = self._means.clock()
-        if old is not None and health.verdict(old) == "True" and health.verdict(new) != "True":
+        if old is None:
+            self._tell(new, "RegisteredNode", "Registered Node {} in Controller")
+        elif health.verdict(old) == "True" and health.verdict(new) != "True":
             self._means.recorder.event(
                 new,
                 reason="NodeNotReady",
@@ -189,6 +192,11 @@ class NodeLifecycle:
                 self._next[zone] = now + 1 / rate
                 self._granted.add(lost.metadata.name)
                 self._controller.enqueue(key)
+
+    def _tell(self, node: Node, reason: str, what: str) -> None:
+        name = node.metadata.name
+        note = f"Node {name} event: {what.format(name)}"
+        self._means.recorder.event(node, reason=reason, action="Monitoring", note=note)
 
     @property
     def _client(self) -> Client:
