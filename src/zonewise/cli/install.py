@@ -1,0 +1,87 @@
+"""``zonewise install``: manifests for a real cluster, on the standard output."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import cast
+
+import click
+
+from zonewise.cli.command import Command
+from zonewise.cli.hintoptions import decision_options, rollout_options
+from zonewise.cli.options import Options
+
+
+@click.command(
+    "install",
+    cls=Command,
+    examples=(
+        "install | kubectl apply -f -                          # look on, change nothing",
+        "install --endpointslices adopt | kubectl apply -f -   # on a managed cluster",
+        "install | kubectl delete -f -                         # remove everything",
+    ),
+)
+@rollout_options
+@decision_options
+@click.option("--image", metavar="NAME", help="The image to run.  [default: zonewise:VERSION]")
+@click.option(
+    "--replicas", type=click.IntRange(min=1), default=2, help="How many pods.  [default: 2]"
+)
+@click.option(
+    "--alerts",
+    type=click.Choice(["none", "prometheusrule", "configmap"]),
+    default="none",
+    help="Alert rules, for the Prometheus operator or as a file in a ConfigMap.  [default: none]",
+)
+@click.option("--dashboard", is_flag=True, help="A Grafana dashboard, in a ConfigMap.")
+@click.pass_obj
+def command(
+    options: Options,
+    role: str,
+    service_selector: str,
+    namespace_selector: str,
+    missing_cpu: str,
+    missing_zone: str,
+    feature_gates: str,
+    image: str | None,
+    replicas: int,
+    alerts: str,
+    dashboard: bool,
+) -> None:
+    """Print everything that runs Zonewise on a cluster: apply it, or delete it again.
+
+    Without --endpointslices nothing is changed but conditions and events on Services. 'own' needs a
+    controller manager that was started with --controllers=*,-endpointslice-controller. -n is the
+    namespace to install into; it is made. See docs/install.md.
+    """
+    import yaml
+
+    from zonewise.api import selector
+    from zonewise.api.gates import FeatureGates
+    from zonewise.cli.deploy import Wanted, manifests
+    from zonewise.cli.deploy.wanted import NAME, Alerts, Role
+
+    selector.parse(service_selector)
+    selector.parse(namespace_selector)
+    FeatureGates.parse(feature_gates)
+    flags = {
+        "--service-selector": service_selector,
+        "--namespace-selector": namespace_selector,
+        "--missing-cpu": missing_cpu.replace("disable", ""),
+        "--missing-zone": missing_zone.replace("disable", ""),
+        "--feature-gates": feature_gates,
+    }
+    own = version("zonewise")
+    wanted = Wanted(
+        role=cast("Role", role),
+        image=image or f"zonewise:{own}",
+        version=own,
+        namespace=options.namespace or NAME,
+        replicas=replicas,
+        arguments=tuple(f"{flag}={value}" for flag, value in flags.items() if value),
+        namespaces_are_selected=bool(namespace_selector),
+        alerts=cast("Alerts", alerts),
+        dashboard=dashboard,
+    )
+    objects = manifests(wanted)
+    click.echo(yaml.safe_dump_all(objects, sort_keys=False, width=1000), nl=False)
