@@ -130,6 +130,10 @@ class Shop:
         ]
         return sorted(found, key=lambda piece: piece.metadata.name)
 
+    def versions(self) -> dict[str, str]:
+        """The version of every slice, by name."""
+        return {one.metadata.name: one.metadata.resource_version for one in self.slices}
+
     def endpoints(self, service: str) -> list[Endpoint]:
         """The endpoints in these slices."""
         return [one for piece in self.of(service) for one in piece.endpoints or ()]
