@@ -1,4 +1,4 @@
-"""An embedded API server as a process of its own, for tests that talk to it as strangers do."""
+"""An embedded cluster as a process of its own, for tests that talk to it as strangers do."""
 
 from __future__ import annotations
 
@@ -16,12 +16,15 @@ MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 
 
 @contextmanager
-def embedded(*flags: str) -> Iterator[Path]:
-    """A fresh server; gives its kubeconfig, stops the server by its pid and leaves nothing."""
+def embedded(*flags: str, content: str = "--api-only") -> Iterator[Path]:
+    """A fresh cluster; gives its kubeconfig, stops it by its pid and leaves nothing.
+
+    ``content`` says what is in it: by default the API server alone.
+    """
     with tempfile.TemporaryDirectory(prefix="zonewise-test-", dir=MEMORY) as name:
         folder = Path(name)
         process = subprocess.Popen(
-            [sys.executable, "-m", "zonewise", "up", "--api-only", "--data", name, *flags],
+            [sys.executable, "-m", "zonewise", "up", content, "--data", name, *flags],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
         )

@@ -23,6 +23,7 @@ from zonewise.embedded.crew import Crew, Means, Part
 from zonewise.embedded.manifests import Planter
 from zonewise.embedded.nodes import NodeLifecycle, PodCollector, TaintEviction
 from zonewise.embedded.scheduler import Scheduler
+from zonewise.embedded.volumes import Binder, Ephemeral, Protection, Provisioner
 from zonewise.embedded.workloads.daemonsets import DaemonSets
 from zonewise.embedded.workloads.deployments import Deployments
 from zonewise.embedded.workloads.jobs import Jobs
@@ -101,4 +102,8 @@ def _parts(settings: Settings) -> Parts:
         "daemonset-controller": lambda means: DaemonSets(means, removal=removal),
         "job-controller": Jobs,
         "disruption-controller": Budgets,
+        "persistentvolume-binder": Binder,
+        "volume-protection-controller": Protection,
+        "ephemeral-volume-controller": Ephemeral,
+        "volume-provisioner": Provisioner,
     }

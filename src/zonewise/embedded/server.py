@@ -47,6 +47,7 @@ from zonewise.embedded.patching import Patcher
 from zonewise.embedded.paths import Target
 from zonewise.embedded.plugins import Plugins
 from zonewise.embedded.printers import printer_of
+from zonewise.embedded.publication import publish
 from zonewise.embedded.reading import Reader
 from zonewise.embedded.registry import Conversion, Registry, Served
 from zonewise.embedded.reviews import Reviews
@@ -244,6 +245,7 @@ class ApiServer:
         bound = await self._http.start(self.host, port)
         host = f"[{self.host}]" if ":" in self.host else self.host
         address = f"https://{host}:{bound}"
+        await publish(self.connect("apiserver"), self.host, bound)
         self.identity.write_kubeconfig(address)
         return address
 
