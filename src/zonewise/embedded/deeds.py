@@ -123,12 +123,14 @@ async def _cordon(stage: Stage, words: Words) -> None:
 
 
 async def _drain(stage: Stage, words: Words) -> None:
+    stage.gauges.drains += 1
     await _cordon(stage, {**words, "verb": "cordon"})
     while pods := [pod for pod in stage.gauges.pods if _drained(pod, words["name"])]:
         for pod in pods:
             if pod.metadata.deletion_timestamp is None:
                 await _evict(stage, pod)
         await asyncio.sleep(PAUSE)
+    stage.gauges.drains -= 1
 
 
 async def _evict(stage: Stage, pod: Pod) -> None:

@@ -12,6 +12,7 @@ updated         Ready pods of its newest revision, as its status says
 skew            how many more Ready pods it has in its fullest zone than in its emptiest one
 pending         pods without a node, of a workload or of all
 nodes           Ready nodes; also ``in`` a zone
+drains          nodes that are being drained, and are not empty yet
 misplaced       pods that were put on a node against a DoNotSchedule constraint, since the start
 in-zone         part of a Service's simulated requests that stayed in their zone, last minute
 failed          part of them that found no endpoint
@@ -44,7 +45,7 @@ from zonewise.topology import is_ready, zone_of
 Workload: TypeAlias = Deployment | StatefulSet | DaemonSet
 
 FINISHED = ("Succeeded", "Failed")
-OF_ALL = frozenset({"pending", "nodes", "misplaced"})
+OF_ALL = frozenset({"drains", "misplaced", "nodes", "pending"})
 OF_SERVICES = frozenset({"in-zone", "failed"})
 OF_WORKLOADS = frozenset({"pods", "ready", "unavailable", "surplus", "updated", "skew", "pending"})
 _COMPARE: Mapping[str, Callable[[float, float], bool]] = {
@@ -113,12 +114,15 @@ class Gauges:
         self._deployments = cache.store(Deployment)
         self._statefulsets = cache.store(StatefulSet)
         self._daemonsets = cache.store(DaemonSet)
+        self.drains = 0
         self._misplaced = 0
         self.pods.on_change(self._placed)
 
     def value(self, asked: Expectation) -> float | None:
         """The number that is asked for; None if what it is about is not there."""
         match asked.measure:
+            case "drains":
+                return self.drains
             case "misplaced":
                 return self._misplaced
             case "nodes":
@@ -203,11 +207,14 @@ class Gauges:
             }
         )
         chosen = selector.from_object(rule.label_selector)
+        labels = pod.metadata.labels
+        own = {key: labels[key] for key in rule.match_label_keys if key in labels}.items()
         for other in self.pods:
             node = self.nodes.get(("", other.spec.node_name))
             domain = node.metadata.labels.get(rule.topology_key, "") if node else ""
             same = other.metadata.namespace == pod.metadata.namespace and _lives(other)
-            if domain in domains and same and chosen.matches(other.metadata.labels):
+            theirs = other.metadata.labels
+            if domain in domains and same and own <= theirs.items() and chosen.matches(theirs):
                 domains[domain] += 1
         home = self.nodes.get(("", pod.spec.node_name))
         here = home.metadata.labels.get(rule.topology_key, "") if home else ""

@@ -1,9 +1,10 @@
 """A scenario, played on a cluster.
 
 Steps are played in order, each at its time. What a step does is awaited, except a drain, which goes
-on beside the next steps. What it expects is looked at ``LOOK`` seconds apart until it is true or
-its time is over. What must ``always`` be true is looked at in the same moment in which the cluster
-itself learns of a change of a pod, so nothing that any part could see is missed.
+on beside the next steps. What it expects is looked at every ``LOOK`` seconds until all of it is
+true at once or its time is over. What must ``always`` be true is looked at, from the end of the
+first step on, in the moment in which the cluster itself learns of a change of a pod: what any part
+can see is seen.
 
 Everything that happens is told as it happens, in lines: what was done, what was expected and came
 true after how long, what was broken, and how many pods of each workload are Ready when that number
@@ -13,15 +14,19 @@ changed. A failed expectation does not end the play: the lines after it say what
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from zonewise.api import times
 from zonewise.api.errors import ZonewiseError
 from zonewise.api.meta import Key
 from zonewise.api.pod import Pod
-from zonewise.embedded.cluster import Cluster
+from zonewise.embedded.cluster import Cluster, Parts, Settings
 from zonewise.embedded.deeds import Deed, Stage
+from zonewise.embedded.kubelets import DUAL_STACK
+from zonewise.embedded.kubelets.stages import default_stages, span
 from zonewise.embedded.measures import OF_SERVICES, Expectation, Gauges
 from zonewise.embedded.scenario import Scenario, Step
 
@@ -65,14 +70,14 @@ class Rehearsal:
         objects = [*scenario.terrain.nodes(), *scenario.objects]
         for refused in await self._cluster.planter.plant(objects):
             self._fail(f"{refused.kind} {refused.name}: {refused.why}")
-        stop = self._gauges.pods.on_change(self._pod_changed)
         beside: list[asyncio.Task[None]] = [asyncio.create_task(self._tell_counts())]
         try:
-            for step in scenario.steps:
+            for number, step in enumerate(scenario.steps):
                 await asyncio.sleep(max(0.0, self._start + step.at - loop.time()))
                 await self._play(step, beside)
+                if number == 0:
+                    self._gauges.pods.on_change(self._pod_changed)
         finally:
-            stop()
             for task in beside:
                 task.cancel()
             await asyncio.gather(*beside, return_exceptions=True)
@@ -90,7 +95,7 @@ class Rehearsal:
                 beside.append(asyncio.create_task(self._do(deed, stage)))
             else:
                 await self._do(deed, stage)
-        await asyncio.gather(*(self._expect(one, step.within) for one in step.expect))
+        await self._expect(step)
 
     async def _do(self, deed: Deed, stage: Stage) -> None:
         try:
@@ -98,16 +103,25 @@ class Rehearsal:
         except ZonewiseError as error:
             self._fail(f"{deed.text}: {error}")
 
-    async def _expect(self, wanted: Expectation, within: float) -> None:
+    async def _expect(self, step: Step) -> None:
+        """Wait until all expectations of a step are true at the same time."""
         loop = asyncio.get_running_loop()
         began = loop.time()
-        while not wanted.holds(value := self._gauges.value(wanted)):
-            if loop.time() >= began + within:
-                self._fail(f"{wanted.text}, but it is {_shown(wanted, value)}")
-                return
+        if step.do:
+            await asyncio.sleep(LOOK)  # until the stores show what was done
+        while True:
+            values = [(one, self._gauges.value(one)) for one in step.expect]
+            missed = [(one, value) for one, value in values if not one.holds(value)]
+            after = loop.time() - began
+            if not missed or after >= step.within:
+                break
             await asyncio.sleep(LOOK)
-        after = loop.time() - began
-        self._line(f"✓ {wanted.text}" + (f" after {after:.0f} s" if after >= 1 else ""))
+        for wanted, value in missed:
+            self._fail(f"{wanted.text}, but it is {_shown(wanted, value)}")
+        met = [one.text for one, value in values if (one, value) not in missed]
+        if met:
+            took = f" after {after:.0f} s" if after >= 1 and not missed else ""
+            self._line(f"✓ {', '.join(met)}{took}")
 
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         for one in self._always:
@@ -142,7 +156,7 @@ class Rehearsal:
         self._line(f"✗ {sentence}")
 
     def _line(self, text: str) -> None:
-        passed = int(asyncio.get_running_loop().time() - self._start)
+        passed = round(asyncio.get_running_loop().time() - self._start)
         self._say(f"{passed // 60:3d}:{passed % 60:02d}  {text}")
 
 
@@ -158,3 +172,50 @@ def _worst(one: _Watched) -> str:
 
 def _moment(now: float) -> str:
     return times.format_time(times.from_epoch(now))
+
+
+async def rehearse(
+    scenario: Scenario,
+    folder: Path,
+    *,
+    clock: Callable[[], float],
+    say: Say,
+    parts: Parts,
+    serve: bool = False,
+) -> bool:
+    """Play a scenario on a cluster of its own; whether everything came true.
+
+    With ``serve`` the cluster can be looked at from outside meanwhile; without, no thread and no
+    socket is waited for, so the play is the same each time.
+    """
+    stages = dict(default_stages())
+    after = span(scenario.pod_start)
+    stages["bound"] = tuple(replace(stage, after=after) for stage in stages["bound"])
+    cluster = Cluster(
+        folder,
+        settings=Settings(kubelets=replace(DUAL_STACK, stages=stages), removal=scenario.removal),
+        clock=clock,
+        rng=random.Random(scenario.seed),
+        inline=not serve,
+        parts=parts,
+    )
+    try:
+        if serve:
+            await cluster.server.start()
+            say(f"export KUBECONFIG={cluster.server.identity.kubeconfig.resolve()}")
+        else:
+            await cluster.server.live()
+        playing = Rehearsal(scenario, cluster, clock=clock, say=say)
+        crew = asyncio.create_task(cluster.run())
+        play = asyncio.create_task(playing.play())
+        try:
+            await asyncio.wait([crew, play], return_when=asyncio.FIRST_COMPLETED)
+            if crew.done():
+                crew.result()
+            return await play
+        finally:
+            for task in (play, crew):
+                task.cancel()
+            await asyncio.gather(play, crew, return_exceptions=True)
+    finally:
+        await cluster.close()

@@ -5,9 +5,12 @@
     about: One zone goes dark for ten minutes.
     cluster: {zones: [a, b, c], nodesPerZone: 3, cpu: [8, 4, 2], podStart: 2s}
     workloads: shop                     # the demo, or a list of objects
-    always:                             # looked at whenever a pod changes
+    always:                             # looked at whenever a pod changes, after the first step
       - ready shop/web >= 5
     steps:
+      - at: 0s
+        expect: unavailable shop/web == 0
+        within: 1m
       - at: 1m
         do: fail zone a
         expect: pending == 0

@@ -47,8 +47,8 @@ _SECRET_TEXT = re.compile(
 
 
 def configure(*, verbosity: int, format: Format, stream: IO[str] | None) -> None:
-    """Set up structlog and the standard library's root logger."""
-    level = _LEVELS[max(0, min(verbosity, len(_LEVELS) - 1))]
+    """Set up structlog and the standard library's root logger; below nought, for errors alone."""
+    level = logging.ERROR if verbosity < 0 else _LEVELS[min(verbosity, len(_LEVELS) - 1)]
     processors: list[Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
