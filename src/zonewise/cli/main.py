@@ -30,6 +30,9 @@ ENTRIES = {
     "heal": Entry("zonewise.cli.heal", "Bring a failed node, rack or zone back.", TRY),
     "explain": Entry("zonewise.cli.explain", "Tell why a Service has hints, or none.", UNDERSTAND),
     "install": Entry("zonewise.cli.install", "Print manifests for a cluster.", OPERATE),
+    "controller": Entry(
+        "zonewise.cli.controller", "Keep EndpointSlices and their hints on a cluster.", OPERATE
+    ),
     "webhook": Entry("zonewise.cli.webhook", "Answer API servers before they write.", OPERATE),
     "version": Entry("zonewise.cli.version", "Show the versions of client and server.", ABOUT),
     "completion": Entry(

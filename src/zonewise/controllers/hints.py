@@ -41,7 +41,7 @@ from zonewise.controllers.places import Places
 from zonewise.controllers.standings import Standing, concerned
 from zonewise.runtime.cache import Cache
 from zonewise.runtime.client import Client
-from zonewise.runtime.controller import Controller, own_key
+from zonewise.runtime.controller import Controller, Observe, own_key
 from zonewise.runtime.logs import logger
 from zonewise.runtime.queue import Queue
 from zonewise.runtime.recorder import Recorder
@@ -116,6 +116,7 @@ class HintsController:
         rng: random.Random,
         settings: HintsSettings | None = None,
         metrics: HintsMetrics | None = None,
+        observe: Observe | None = None,
     ) -> None:
         self.settings = settings or HintsSettings()
         self.standings: dict[Key, Standing] = {}
@@ -130,6 +131,7 @@ class HintsController:
             cache=cache,
             workers=self.settings.workers,
             queue=Queue(base=FIRST_RETRY, cap=LAST_RETRY, rng=rng),
+            observe=observe,
             rng=rng,
         )
         watches = self.controller.watches

@@ -1,0 +1,254 @@
+"""``zonewise controller``: keeps EndpointSlices, or the hints on them, on a real cluster.
+
+Several replicas may run; one leads. Followers keep their stores filled, so the next leader begins
+to write as soon as it holds the lease. Every write asks the lease's deadline before it is sent. A
+leader that loses its lease ends with an error, and whoever runs it starts it again as a follower:
+nothing of what it knew as a leader survives. Told to stop, it finishes what it is writing and gives
+the lease back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import click
+
+from zonewise.cli.command import Command
+from zonewise.cli.hintoptions import decision_options, rollout_options
+from zonewise.cli.options import Options, parse_duration
+
+if TYPE_CHECKING:
+    from zonewise.controllers import HintsSettings
+    from zonewise.runtime.election import Election, LeaseTiming
+    from zonewise.runtime.process import Process
+
+LEASE = "zonewise-hints"
+
+
+def _seconds(ctx: click.Context, param: click.Parameter, value: str) -> float:
+    try:
+        return parse_duration(value.strip())
+    except ValueError as error:
+        raise click.BadParameter(str(error), ctx, param) from None
+
+
+@click.command(
+    "controller",
+    cls=Command,
+    examples=(
+        "controller                                          # decide and tell, write no slice",
+        "controller --endpointslices own                     # instead of the built-in controller",
+        "controller --endpointslices own --service-selector hints=yes   # hints for some at first",
+    ),
+)
+@rollout_options
+@decision_options
+@click.option(
+    "--endpoints-per-slice",
+    type=click.IntRange(1, 1000),
+    default=100,
+    help="How many endpoints a slice may have.  [default: 100]",
+)
+@click.option(
+    "--endpoint-updates-batch-period",
+    "batch",
+    metavar="TIME",
+    default="0s",
+    callback=_seconds,
+    help="Collect changes of pods for this long before slices are written.  [default: 0s]",
+)
+@click.option(
+    "--workers",
+    type=click.IntRange(1, 100),
+    default=5,
+    help="How many Services are worked on at a time.  [default: 5]",
+)
+@click.option(
+    "--qps",
+    type=click.FloatRange(min=1),
+    default=100.0,
+    help="Requests per second.  [default: 100]",
+)
+@click.option(
+    "--burst", type=click.IntRange(min=1), default=200, help="Requests at once.  [default: 200]"
+)
+@click.option(
+    "--metrics-listen",
+    default="127.0.0.1:9464",
+    help="Where to serve metrics and health.  [default: 127.0.0.1:9464]",
+)
+@click.option(
+    "--lease-namespace", metavar="NAME", help="Where the lease is.  [default: the pod's namespace]"
+)
+@click.option(
+    "--lease-duration",
+    metavar="TIME",
+    default="15s",
+    callback=_seconds,
+    help="How long a leader that died keeps its lease.  [default: 15s]",
+)
+@click.pass_obj
+def command(
+    options: Options,
+    role: str,
+    service_selector: str,
+    namespace_selector: str,
+    missing_cpu: str,
+    missing_zone: str,
+    feature_gates: str,
+    endpoints_per_slice: int,
+    batch: float,
+    workers: int,
+    qps: float,
+    burst: int,
+    metrics_listen: str,
+    lease_namespace: str | None,
+    lease_duration: float,
+) -> int:
+    """Keep traffic in its zone on a real cluster.
+
+    By default nothing is written but the condition zonewise.io/Hints and events on Services. With
+    --endpointslices=own this program is the EndpointSlice controller, and the built-in one has to
+    be switched off: kube-controller-manager --controllers=*,-endpointslice-controller.
+    """
+    from zonewise.api.gates import FeatureGates
+    from zonewise.api.selector import parse
+    from zonewise.controllers import HintsSettings, Role
+    from zonewise.runtime.logs import configure
+    from zonewise.runtime.process import run
+    from zonewise.topology import MissingCpu, MissingZone
+
+    configure(verbosity=options.verbose, format=options.log_format)
+    settings = HintsSettings(
+        role=Role(role),
+        limit=endpoints_per_slice,
+        workers=workers,
+        batch=batch,
+        gates=FeatureGates.parse(feature_gates),
+        missing_cpu=MissingCpu(missing_cpu),
+        missing_zone=MissingZone(missing_zone),
+        services=parse(service_selector),
+        namespaces=parse(namespace_selector),
+    )
+    timing = _timing(lease_duration)
+
+    async def main(process: Process) -> None:
+        await _serve(
+            process,
+            options,
+            settings,
+            timing,
+            rate=(qps, burst),
+            metrics_listen=metrics_listen,
+            lease_namespace=lease_namespace,
+        )
+
+    return run(main)
+
+
+def _timing(duration: float) -> LeaseTiming:
+    """A lease of that length, all its other times in proportion."""
+    from zonewise.runtime.election import LeaseTiming
+
+    usual = LeaseTiming()
+    part = duration / usual.duration
+    return LeaseTiming(
+        duration=round(duration),
+        margin=usual.margin * part,
+        stop=usual.stop * part,
+        renew=usual.renew * part,
+        retry=usual.retry * part,
+    )
+
+
+async def _serve(
+    process: Process,
+    options: Options,
+    settings: HintsSettings,
+    timing: LeaseTiming,
+    *,
+    rate: tuple[float, int],
+    metrics_listen: str,
+    lease_namespace: str | None,
+) -> None:
+    from zonewise.cli.connection import connected
+    from zonewise.controllers import HintsController
+    from zonewise.controllers.hintmetrics import HintsMetrics
+    from zonewise.runtime import Cache, Client, Deadman, Health, Limiter, Metrics, Monitor, Recorder
+    from zonewise.runtime import election as elections
+    from zonewise.runtime.health import fresh_watches, synced_watches
+
+    async with connected(options) as plain:
+        metrics, health = Metrics(), Health()
+        election = elections.Election(
+            Client(plain.transport, retries=0),
+            name=LEASE,
+            namespace=elections.lease_namespace(lease_namespace),
+            timing=timing,
+            deadman=Deadman(),
+            on_change=metrics.leading(LEASE),
+        )
+        client = Client(plain.transport, limiter=Limiter(*rate), fence=election.fence)
+        cache = Cache(client)
+        recorder = Recorder(client, controller="zonewise-hints", instance=election.identity)
+        hints = HintsController(
+            client=client,
+            cache=cache,
+            recorder=recorder,
+            clock=time.time,
+            rng=random.SystemRandom(),
+            settings=settings,
+            metrics=HintsMetrics(metrics.registry),
+            observe=metrics.controller("hints"),
+        )
+        clock = asyncio.get_running_loop().time
+        metrics.watches(lambda: cache.stats)
+        metrics.queue("hints", hints.controller.queue)
+        metrics.counts(
+            "zonewise_events_dropped",
+            "Events that were not told.",
+            "reason",
+            lambda: recorder.dropped,
+        )
+        health.add_alive("watches", fresh_watches(lambda: cache.stats, clock))
+        health.add_ready("stores", synced_watches(lambda: cache.stats))
+        health.add_ready("program", process.problem)
+        async with Monitor(metrics, health, listen=metrics_listen):
+            process.spawn(cache.run(), name="cache")
+            process.ready = True
+
+            async def lead() -> None:
+                sending = asyncio.create_task(recorder.run())
+                try:
+                    await hints.run()
+                finally:
+                    await recorder.close()
+                    sending.cancel()
+
+            work = asyncio.create_task(election.run(lead))
+            await _until(process, work, election, stop=hints.stop)
+
+
+async def _until(
+    process: Process, work: asyncio.Task[None], election: Election, *, stop: Callable[[], None]
+) -> None:
+    """Work until told to stop; then finish what is being written, or just leave as a follower."""
+    stopping = asyncio.create_task(process.stopping.wait())
+    try:
+        await asyncio.wait([work, stopping], return_when=asyncio.FIRST_COMPLETED)
+        if not work.done():
+            if election.leading:
+                stop()
+            else:
+                work.cancel()
+            await asyncio.wait([work])
+    finally:
+        stopping.cancel()
+        work.cancel()
+        await asyncio.wait([work])
+    if not work.cancelled():
+        work.result()
