@@ -182,7 +182,13 @@ def _grown(bounds: Limits, sets: Sets, new: ReplicaSet) -> int:
 
 
 def _shrunk(bounds: Limits, sets: Sets, made: int = 0) -> tuple[Resize, ...]:
-    """The old ReplicaSets that may be smaller; ``made`` pods are just being created."""
+    """The old ReplicaSets that may be smaller; ``made`` pods are just being created.
+
+    Nothing is taken down on news that is older than the sizes: a ReplicaSet that shrank and grew
+    again would be believed to have the pods it had before.
+    """
+    if any(aim(one) and not _observed(one) for one in sets.all):
+        return ()
     available = {one.metadata.uid: min(one.status.available_replicas, aim(one)) for one in sets.all}
     sizes = {one.metadata.uid: aim(one) for one in sets.old}
     fresh = made if sets.new is None else aim(sets.new) - available[sets.new.metadata.uid]
@@ -349,11 +355,11 @@ def _saturated(new: ReplicaSet, replicas: int) -> bool:
 
 
 def _empty(one: ReplicaSet) -> bool:
-    return (
-        one.status.replicas == 0
-        and one.spec.replicas == 0
-        and one.status.observed_generation >= one.metadata.generation
-    )
+    return one.status.replicas == 0 and one.spec.replicas == 0 and _observed(one)
+
+
+def _observed(one: ReplicaSet) -> bool:
+    return one.status.observed_generation >= one.metadata.generation
 
 
 def _held(sets: Iterable[ReplicaSet]) -> int:
