@@ -24,7 +24,15 @@ from zonewise.api.pod import Pod
 from zonewise.api.policy import PodDisruptionBudget
 from zonewise.api.selector import Selector
 from zonewise.scheduling.bonds import Bonds
-from zonewise.scheduling.decision import NO_NODES, Decision, Refusal, none_available
+from zonewise.scheduling.decision import (
+    AFTERWARDS,
+    NO_NODES,
+    TERMS_CONFLICT,
+    Decision,
+    Refusal,
+    none_available,
+    nowhere,
+)
 from zonewise.scheduling.factor import Factor, Role
 from zonewise.scheduling.fitness import Fitness
 from zonewise.scheduling.place import Place, Tenant
@@ -32,6 +40,7 @@ from zonewise.scheduling.preemption import preempt
 from zonewise.scheduling.ranking import Ranking
 from zonewise.scheduling.tally import Carried, Tallies, Tally
 from zonewise.scheduling.terms import Crowd, Term
+from zonewise.scheduling.volumes import Shelf, Volumes
 from zonewise.scheduling.wish import Book, Needs, Wish
 
 RANKINGS = 256
@@ -59,6 +68,7 @@ class Cluster:
         self.places: dict[str, Place] = {}
         self.budgets: dict[Key, tuple[PodDisruptionBudget, Selector]] = {}
         self.bonds = Bonds()
+        self.shelf = Shelf()
         self.book = Book()
         self._seed = seed
         self._version = 0
@@ -120,6 +130,7 @@ class Cluster:
         tenant = self._tenants.pop(key, None)
         if tenant is None:
             return
+        self.shelf.unuse(tenant.pod)
         if tenant.node in self.places:
             self._unsettle(tenant)
         else:
@@ -158,7 +169,13 @@ class Cluster:
         """The node of a pod, or why there is none."""
         if not self.places:
             return Decision(message=NO_NODES)
-        ranking = self.ranking(self.wish(pod))
+        asked = self.shelf.asked(pod)
+        if isinstance(asked, str):
+            return nowhere(self.places, asked)
+        wish = self.book.wish(pod, held_together=self.bonds.of, volumes=asked)
+        if wish.needs.names is not None and not wish.needs.names:
+            return nowhere(self.places, TERMS_CONFLICT)
+        ranking = self.ranking(wish)
         excluded = self._kept_free(pod, ranking)
         nominated = pod.status.nominated_node_name
         if (
@@ -166,23 +183,28 @@ class Cluster:
             and nominated not in excluded
             and ranking.refusal(nominated) is None
         ):
-            return Decision(node=nominated)
+            return Decision(node=nominated, claims=self._claims(pod, asked, nominated))
         best = ranking.best(excluded)
         if best is not None:
-            return Decision(node=best[0], score=best[1])
+            name, score = best
+            return Decision(node=name, score=score, claims=self._claims(pod, asked, name))
         refusals = {**ranking.refusals(), **excluded}
         preemption, said, waits = preempt(self, pod, ranking, refusals)
         message = none_available(len(self.places), refusals.values())
         return Decision(
-            message=f"{message} {said}" if said else message,
+            message=f"{message} {AFTERWARDS}{said}" if said else message,
             refusals=refusals,
             preemption=preemption,
             waits=waits,
         )
 
-    def wish(self, pod: Pod) -> Wish:
-        """What a pod asks for."""
-        return self.book.wish(pod, held_together=self.bonds.of)
+    def _claims(self, pod: Pod, asked: Volumes, name: str) -> dict[Key, str]:
+        if not asked.unbound:
+            return {}
+        taken = asked.taken(self.places[name].labels, name)
+        assert taken is not None
+        waiting = self.shelf.waiting(pod)
+        return {claim.key: volume for claim, volume in zip(waiting, taken, strict=True)}
 
     def ranking(self, wish: Wish) -> Ranking:
         """The nodes as a wish sees them now."""
@@ -323,6 +345,7 @@ class Cluster:
     def _tell(self, tenant: Tenant) -> None:
         self.remove_pod(tenant.key)
         self._tenants[tenant.key] = tenant
+        self.shelf.use(tenant.pod)
         if tenant.node in self.places:
             self._settle(tenant)
         else:

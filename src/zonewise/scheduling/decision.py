@@ -10,7 +10,7 @@ preemption is worth a thought.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Flag, auto
 from typing import Final
@@ -19,6 +19,8 @@ from zonewise.api.meta import Key
 from zonewise.api.reason import Reason
 
 NO_NODES: Final = "no nodes available to schedule pods"
+AFTERWARDS: Final = "no new claims to deallocate, preemption: "
+"""What follows the reasons. Of devices there are none here, but that is said of all pods."""
 
 
 class Change(Flag):
@@ -67,7 +69,6 @@ VOLUME_NONE = _no(
     "node(s) didn't find available persistent volumes to bind",
     helped_by=Change.NODE | Change.VOLUME,
 )
-VOLUME_LOST = _no("node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)")
 VOLUME_ZONE = _no("node(s) had no available volume zone", helped_by=Change.NODE | Change.VOLUME)
 CLAIM_IN_USE = _no(
     "node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode"
@@ -75,6 +76,7 @@ CLAIM_IN_USE = _no(
     resolvable=True,
 )
 NO_VICTIMS = _no("No preemption victims found for incoming pod")
+TERMS_CONFLICT = "pod affinity terms conflict"
 NOT_HELPFUL = "Preemption is not helpful for scheduling"
 
 
@@ -97,6 +99,8 @@ class Decision:
 
     node: str = ""
     score: int = 0
+    claims: Mapping[Key, str] = field(default_factory=dict)
+    """Claims that waited for the node, and the volumes they get; "" is one that must be made."""
     message: str = ""
     refusals: Mapping[str, Refusal] = field(default_factory=dict)
     preemption: Preemption | None = None
@@ -119,6 +123,29 @@ class Decision:
         )
 
 
+def together(refusals: Sequence[Refusal]) -> Refusal:
+    """Several refusals of one node as one."""
+    if len(refusals) == 1:
+        return refusals[0]
+    helped = refusals[0].helped_by
+    for refusal in refusals:
+        helped |= refusal.helped_by
+    return Refusal(
+        tuple(reason for refusal in refusals for reason in refusal.reasons),
+        all(refusal.resolvable for refusal in refusals),
+        helped,
+    )
+
+
+def nowhere(nodes: Iterable[str], said: str) -> Decision:
+    """A pod that no node is asked for, because of something about itself."""
+    refusal = Refusal((said,), helped_by=Change.NODE | Change.VOLUME)
+    refusals = dict.fromkeys(nodes, refusal)
+    # What follows the reason is what Kubernetes' scheduler says when it did not ask any node.
+    message = f"0/{len(refusals)} nodes are available: {said}. not found"
+    return Decision(message=message, refusals=refusals)
+
+
 def none_available(nodes: int, refusals: Iterable[Refusal]) -> str:
     """How many nodes refuse for which reason."""
     counts = Counter(reason for refusal in refusals for reason in refusal.reasons)
@@ -129,4 +156,4 @@ def none_available(nodes: int, refusals: Iterable[Refusal]) -> str:
 def not_helpful(nodes: int, tried: Mapping[str, Refusal]) -> str:
     """What became of a preemption that found no node."""
     rest = [Refusal((NOT_HELPFUL,))] * (nodes - len(tried))
-    return f"preemption: {none_available(nodes, (*tried.values(), *rest))}"
+    return none_available(nodes, (*tried.values(), *rest))

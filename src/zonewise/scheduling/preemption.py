@@ -39,7 +39,7 @@ def preempt(
     """Whom to take off, or what to say; and whether an earlier nomination stays."""
     unfit = _ineligible(cluster, pod, refusals)
     if unfit:
-        return None, f"preemption: {unfit}", True
+        return None, unfit, True
     places = [cluster.places[name] for name, refusal in refusals.items() if refusal.resolvable]
     places.sort(key=lambda place: place.tie)
     limit = max(len(places) // 10, LEAST_TRIED)

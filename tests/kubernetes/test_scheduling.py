@@ -1,0 +1,179 @@
+"""The real scheduler and our function are asked the same, and answer the same.
+
+The scheduler is started when everything is there, so what it sees is complete. Where it breaks ties
+by chance, our answers over many seeds are the set its answer must be in.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from tests.kubernetes.situations import SITUATIONS, Obj, Situation
+
+from tools import realkube as real
+from zonewise.api import (
+    Namespace,
+    Node,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    Pod,
+    PodDisruptionBudget,
+    Service,
+    StorageClass,
+    convert,
+)
+from zonewise.scheduling import Cluster, Decision
+
+pytestmark = pytest.mark.real
+
+SEEDS = range(40)
+PATHS = {
+    "Node": "/api/v1/nodes",
+    "Pod": "/api/v1/namespaces/{}/pods",
+    "Service": "/api/v1/namespaces/{}/services",
+    "Namespace": "/api/v1/namespaces",
+    "PriorityClass": "/apis/scheduling.k8s.io/v1/priorityclasses",
+    "PodDisruptionBudget": "/apis/policy/v1/namespaces/{}/poddisruptionbudgets",
+    "PersistentVolume": "/api/v1/persistentvolumes",
+    "PersistentVolumeClaim": "/api/v1/namespaces/{}/persistentvolumeclaims",
+    "StorageClass": "/apis/storage.k8s.io/v1/storageclasses",
+}
+GONE_AT_ONCE = {"gracePeriodSeconds": 0}
+
+
+@pytest.fixture(scope="module")
+def plane(real_binaries: real.Binaries) -> Iterator[real.ControlPlane]:
+    """An API server and a scheduler that is started and stopped by the tests."""
+    settings = real.Settings(controllers=(), scheduler=True, fsync=False)
+    with real.start(settings, binaries=real_binaries) as plane:
+        assert plane.scheduler is not None
+        plane.scheduler.stop()
+        yield plane
+
+
+def path_of(obj: Obj) -> str:
+    """The collection an object is in."""
+    return PATHS[obj["kind"]].format(obj["metadata"].get("namespace", "default"))
+
+
+def asked(plane: real.ControlPlane, method: str, path: str, body: Obj | None = None) -> Any:
+    """The answer of the API server."""
+    status, content = plane.request(method, path, body)
+    assert status < 300, f"{method} {path}: {content.decode()[:500]}"
+    return json.loads(content)
+
+
+def make(plane: real.ControlPlane, obj: Obj) -> Obj:
+    """Create an object and give it its status and, if it is a node, exactly its taints."""
+    path = path_of(obj)
+    made = asked(plane, "POST", path, obj)
+    own = f"{path}/{obj['metadata']['name']}"
+    if obj["kind"] == "Node":
+        made["spec"]["taints"] = obj["spec"].get("taints", [])
+        made = asked(plane, "PUT", own, made)
+    if "status" in obj and obj["kind"] != "Pod":
+        made["status"] = obj["status"]
+        made = asked(plane, "PUT", f"{own}/status", made)
+    found: Obj = asked(plane, "GET", own)
+    return found
+
+
+def remove(plane: real.ControlPlane, obj: Obj) -> None:
+    """Delete an object, and let it go as its controllers would."""
+    own = f"{path_of(obj)}/{obj['metadata']['name']}"
+    plane.request("DELETE", own, GONE_AT_ONCE)
+    status, content = plane.request("GET", own)
+    if status == 200:
+        now = json.loads(content)
+        now["metadata"]["finalizers"] = []
+        asked(plane, "PUT", own, now)
+
+
+def waiting(plane: real.ControlPlane, situation: Situation) -> Obj:
+    """The pod when the scheduler has said what it thinks."""
+    path = f"{path_of(situation.pod)}/{situation.pod['metadata']['name']}"
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        pod: Obj = asked(plane, "GET", path)
+        if pod["spec"].get("nodeName") or pod["status"].get("conditions"):
+            return pod
+        plane.check()
+        time.sleep(0.05)
+    raise AssertionError("the scheduler said nothing")
+
+
+def ours(found: list[Obj], pod: Obj) -> list[Decision]:
+    """What our function says for many seeds."""
+    decisions = []
+    for seed in SEEDS:
+        cluster = Cluster(seed=seed)
+        for obj in found:
+            tell(cluster, obj)
+        decisions.append(cluster.decide(convert(Pod, pod)))
+    return decisions
+
+
+def tell(cluster: Cluster, obj: Obj) -> None:
+    """Tell the cluster an object."""
+    match obj["kind"]:
+        case "Node":
+            cluster.set_node(convert(Node, obj))
+        case "Pod":
+            cluster.set_pod(convert(Pod, obj))
+        case "Namespace":
+            cluster.set_namespace(convert(Namespace, obj))
+        case "PodDisruptionBudget":
+            cluster.set_budget(convert(PodDisruptionBudget, obj))
+        case "PersistentVolumeClaim":
+            cluster.shelf.set_claim(convert(PersistentVolumeClaim, obj))
+        case "PersistentVolume":
+            cluster.shelf.set_volume(convert(PersistentVolume, obj))
+        case "StorageClass":
+            cluster.shelf.set_class(convert(StorageClass, obj))
+        case "Service":
+            service = convert(Service, obj)
+            cluster.bonds.set_service(service.key, service.spec.selector)
+
+
+@pytest.mark.parametrize("situation", SITUATIONS, ids=lambda one: one.name)
+def test_the_real_scheduler_agrees(plane: real.ControlPlane, situation: Situation) -> None:
+    """Node, message, nomination and victims are those of the real scheduler."""
+    assert plane.scheduler is not None
+    made: list[Obj] = []
+    try:
+        for obj in (*situation.others, *situation.nodes, *situation.pods):
+            made.append(make(plane, obj))
+        pod = make(plane, situation.pod)
+        decisions = ours(made, pod)
+        made.append(pod)
+        plane.scheduler.start()
+        real_pod = waiting(plane, situation)
+        node = real_pod["spec"].get("nodeName", "")
+        if node:
+            assert node in {decision.node for decision in decisions}
+            return
+        assert {decision.node for decision in decisions} == {""}
+        condition = real_pod["status"]["conditions"][0]
+        assert {decision.message for decision in decisions} == {condition["message"]}
+        assert condition["reason"] == "Unschedulable"
+        nominated = real_pod["status"].get("nominatedNodeName", "")
+        assert nominated in {
+            decision.preemption.node if decision.preemption else "" for decision in decisions
+        }
+        victims = {
+            one["metadata"]["name"]
+            for one in asked(plane, "GET", "/api/v1/namespaces/default/pods")["items"]
+            if "deletionTimestamp" in one["metadata"]
+        }
+        for decision in decisions:
+            if decision.preemption and decision.preemption.node == nominated:
+                assert {name for _, name in decision.preemption.victims} == victims
+    finally:
+        plane.scheduler.stop()
+        for obj in reversed(made):
+            if obj["kind"] != "Namespace":
+                remove(plane, obj)
