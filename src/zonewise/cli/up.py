@@ -74,6 +74,7 @@ class Plan:
         "up --data ./cluster                 # keep it: the same cluster next time",
         "up --zones a,b --nodes-per-zone 50  # another shape",
         "up -f dump.yaml                     # the shape of a real cluster, from kubectl get",
+        "up --scenario zone-outage.yaml --speed max",
     ),
 )
 @click.option("--zones", metavar="A,B,C", help="Names of the zones.  [default: a,b,c]")
@@ -96,6 +97,14 @@ class Plan:
     "--keep-placement",
     is_flag=True,
     help="With -f: pods stay on the nodes they were on, instead of being scheduled anew.",
+)
+@click.option(
+    "--scenario", metavar="FILE", help="Play a scenario, tell what happens, and end: 0 if all held."
+)
+@click.option(
+    "--speed",
+    metavar="N",
+    help='With --scenario: so many times faster, or "max" for as fast as it goes.  [default: 1]',
 )
 @click.option("--empty", is_flag=True, help="Start everything, with no node and no workload.")
 @click.option(
@@ -140,6 +149,8 @@ def command(
     cpu: str | None,
     files: tuple[str, ...],
     keep_placement: bool,
+    scenario: str | None,
+    speed: str | None,
     empty: bool,
     api_only: bool,
     data: str | None,
@@ -165,15 +176,24 @@ def command(
     configure(verbosity=options.verbose or -1, format=options.log_format)
     host, port = _place(listen)
     shape = {"--zones": zones, "--nodes-per-zone": nodes_per_zone, "--cpu": cpu}
-    _refuse_together(shape, {"--empty": empty, "--api-only": api_only, "-f": files})
+    modes = {"--scenario": scenario, "--empty": empty, "--api-only": api_only, "-f": files}
+    _refuse_together(shape, modes)
+    if speed is not None and scenario is None:
+        raise ConfigError("--speed is for a scenario; give one with --scenario")
     if keep_placement and not files:
         raise ConfigError("--keep-placement is about the pods of a dump; give one with -f")
     content = None
     if files:
         content = _dumped(files, keep_placement=keep_placement)
-    elif not api_only:
+    elif not (api_only or scenario):
         content = _nothing() if empty else _demo(zones, nodes_per_zone, cpu)
     gates = FeatureGates.parse(feature_gates)
+    if scenario is not None:
+        from zonewise.cli.play import play
+
+        if data is not None:
+            raise ConfigError("a scenario has a cluster of its own; leave out --data")
+        return play(scenario, speed or "1", gates)
     kubelets = _kubelets(pod_start, stages)
     with _folder(data) as folder:
         plan = Plan(
