@@ -14,6 +14,9 @@ from typing import NamedTuple
 
 from zonewise.api.pod import Container, Pod
 
+ENDLESS = frozenset({"agnhost", "pause"})
+"""Images that do nothing for ever unless they are told otherwise."""
+
 SHELLS = frozenset({"sh", "bash", "ash", "dash"})
 _LOOP = re.compile(r"\b(while|until|for)\b")
 _STEP = re.compile(r"\n|;|&&")
@@ -41,7 +44,7 @@ def _container(container: Container) -> Outcome:
     words = [*container.command, *container.args]
     if not words:
         name = container.image.rpartition("/")[2].partition(":")[0]
-        return Outcome(0, inf) if name == "pause" else UNKNOWN
+        return Outcome(0, inf) if name in ENDLESS else UNKNOWN
     program = words[0].rpartition("/")[2]
     if program in SHELLS and len(words) > 2 and words[1].startswith("-") and "c" in words[1]:
         return _script(words[2])
