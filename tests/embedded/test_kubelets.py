@@ -3,58 +3,99 @@
 from __future__ import annotations
 
 import asyncio
+import random
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 import pytest
-from tests.embedded.living import Living, living, until
+from tests.embedded.living import EPOCH, Living, living, until
 
 from zonewise.api.coordination import Lease
 from zonewise.api.core import Node
 from zonewise.api.errors import NotFound
+from zonewise.api.events import Event
 from zonewise.api.meta import ObjectMeta
 from zonewise.api.pod import Pod
-from zonewise.embedded.kubelets import Kubelets
+from zonewise.embedded.crew import Crew, Means
+from zonewise.embedded.kubelets import (
+    DUAL_STACK,
+    FAILED,
+    KUBELET,
+    Kubelets,
+    Settings,
+    read_stages,
+)
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
 
-ACCOUNT = b'{"metadata":{"name":"default"}}'
 CONTAINER = {"name": "web", "image": "example.invalid/web"}
+SIZE = {"cpu": "2", "memory": "1Gi"}
 
 
-async def pod(cluster: Living, name: str, *, node: str = "n1", **fields: Any) -> None:
-    """Create a pod that is bound to a node."""
-    annotations = fields.pop("annotations", {})
-    finalizers = fields.pop("finalizers", [])
-    spec = {"nodeName": node, "containers": [CONTAINER], **fields}
-    meta = {"name": name, "annotations": annotations, "finalizers": finalizers}
-    body = msgspec.json.encode({"metadata": meta, "spec": spec})
-    await cluster.client.raw("POST", "/api/v1/namespaces/default/pods", body=body)
+class Scene:
+    """A cluster with kubelets, and what is seen of its pods."""
+
+    def __init__(self, cluster: Living) -> None:
+        self.cluster = cluster
+        self.client = cluster.client
+        self.pods = cluster.crew.cache.store(Pod)
+        self.nodes = cluster.crew.cache.store(Node)
+
+    async def node(self, name: str = "n1", **fields: Any) -> None:
+        """Create a node and wait until it lives."""
+        await self.post("nodes", {"metadata": {"name": name}, **fields})
+        await until(lambda: bool(self.conditions(self.nodes.get(("", name)))))
+
+    async def pod(self, name: str = "web", *, node: str = "n1", **fields: Any) -> None:
+        """Create a pod that is bound to a node."""
+        meta = {
+            "name": name,
+            "annotations": fields.pop("annotations", {}),
+            "finalizers": fields.pop("finalizers", []),
+        }
+        spec = {"nodeName": node, "containers": [CONTAINER], **fields}
+        body = {"metadata": meta, "spec": spec}
+        await self.post("namespaces/default/pods", body)
+
+    async def post(self, path: str, body: object) -> None:
+        await self.client.raw("POST", f"/api/v1/{path}", body=msgspec.json.encode(body))
+
+    async def annotate(self, name: str, **annotations: str | None) -> None:
+        marks = {f"zonewise.io/{key}": value for key, value in annotations.items()}
+        body = {"metadata": {"annotations": marks}}
+        await self.client.patch(Pod, name, "default", body)
+
+    def see(self, name: str = "web") -> Pod:
+        return self.pods.get(("default", name)) or Pod()
+
+    async def ready(self, name: str = "web") -> Pod:
+        """The pod, as soon as it is ready."""
+        await until(lambda: self.conditions(self.see(name)).get("Ready") == "True")
+        return self.see(name)
+
+    async def becomes(self, phase: str, name: str = "web") -> Pod:
+        await until(lambda: self.see(name).status.phase == phase)
+        return self.see(name)
+
+    @staticmethod
+    def conditions(item: Pod | Node | None) -> dict[str, str]:
+        return {} if item is None else {one.type: one.status for one in item.status.conditions}
 
 
-async def node(cluster: Living, name: str = "n1", **meta: Any) -> None:
-    """Create a node that says nothing but its name."""
-    await cluster.client.create(Node(metadata=ObjectMeta(name=name, **meta)))
-
-
-async def get(cluster: Living, name: str) -> Pod:
-    """The pod as it is now."""
-    return await cluster.client.get(Pod, name, "default")
-
-
-def states(found: Pod) -> dict[str, str]:
-    """The statuses of a pod's conditions."""
-    return {one.type: one.status for one in found.status.conditions}
+def kubelets(**changes: Any) -> dict[str, Callable[[Means], Kubelets]]:
+    """Kubelets with other settings."""
+    return {"kubelets": lambda means: Kubelets(means, Settings(**changes))}
 
 
 async def test_a_node_comes_to_life() -> None:
     """A Node that has a name alone is Ready, with size, labels, address, range and lease."""
-    async with living({"kubelets": Kubelets}) as cluster:
-        nodes = cluster.crew.cache.store(Node)
-        await node(cluster)
-        await until(lambda: bool(nodes.get(("", "n1")) and nodes.values()[0].status.conditions))
+    async with living(kubelets()) as cluster:
+        scene = Scene(cluster)
+        await scene.node()
         found = await cluster.client.get(Node, "n1")
-        assert {one.type: one.status for one in found.status.conditions} == {
+        assert scene.conditions(found) == {
             "Ready": "True",
             "MemoryPressure": "False",
             "DiskPressure": "False",
@@ -64,6 +105,7 @@ async def test_a_node_comes_to_life() -> None:
         assert found.metadata.labels["kubernetes.io/hostname"] == "n1"
         assert found.spec.pod_cidrs == ("10.128.0.0/24",)
         assert [one.type for one in found.status.addresses] == ["InternalIP", "Hostname"]
+        assert found.status.node_info.kubelet_version.startswith("v1.")
         lease = await cluster.client.get(Lease, "n1", "kube-node-lease")
         assert lease.spec.holder_identity == "n1"
         assert lease.metadata.owner_references[0].name == "n1"
@@ -72,18 +114,386 @@ async def test_a_node_comes_to_life() -> None:
         assert later.spec.renew_time != lease.spec.renew_time
 
 
-async def test_a_bound_pod_becomes_ready_and_a_deleted_one_goes() -> None:
-    """A pod runs with an address of its node's range; deleted, it is gone."""
-    async with living({"kubelets": Kubelets}) as cluster:
-        pods = cluster.crew.cache.store(Pod)
-        await node(cluster)
-        await pod(cluster, "web")
-        await until(lambda: bool(pods.values()) and pods.values()[0].status.phase == "Running")
-        found = await get(cluster, "web")
-        assert set(states(found).values()) == {"True"}
-        assert found.status.pod_ip == "10.128.0.2"
-        assert found.status.container_statuses[0].ready
-        await cluster.client.delete(Pod, "web", "default")
-        await until(lambda: not pods.values())
+async def test_what_a_node_says_is_kept() -> None:
+    """Size, labels, address and range that a Node brings stay, and what is missing is added."""
+    async with living(kubelets()) as cluster:
+        scene = Scene(cluster)
+        meta = {"name": "n1", "labels": {"kubernetes.io/arch": "arm64"}}
+        address = [{"type": "InternalIP", "address": "192.0.2.7"}]
+        status = {"capacity": SIZE, "addresses": address}
+        await scene.node(
+            "n1",
+            metadata=meta,
+            spec={"podCIDR": "10.9.0.0/24", "podCIDRs": ["10.9.0.0/24"]},
+            status=status,
+        )
+        await scene.pod()
+        pod = await scene.ready()
+        node = await cluster.client.get(Node, "n1")
+        assert node.status.capacity.items() >= {"cpu": "2", "memory": "1Gi", "pods": "110"}.items()
+        assert node.status.allocatable["cpu"] == "2"
+        assert node.metadata.labels["kubernetes.io/arch"] == "arm64"
+        assert (pod.status.host_ip, pod.status.pod_ip) == ("192.0.2.7", "10.9.0.2")
+
+
+async def test_a_node_without_a_kubelet_is_left_alone() -> None:
+    """An annotation keeps our hands off a Node and the pods on it."""
+    async with living(kubelets()) as cluster:
+        scene = Scene(cluster)
+        await scene.post("nodes", {"metadata": {"name": "own", "annotations": {KUBELET: "none"}}})
+        await scene.pod(node="own")
+        await scene.node()
+        await asyncio.sleep(60)
+        assert not scene.conditions(scene.nodes.get(("", "own")))
+        assert scene.see().status.phase == "Pending"
         with pytest.raises(NotFound):
-            await get(cluster, "web")
+            await cluster.client.get(Lease, "own", "kube-node-lease")
+
+
+async def test_a_bound_pod_becomes_ready_in_one_write() -> None:
+    """Without delays a pod is Pending, then ready, with nothing seen in between."""
+    async with living(kubelets()) as cluster:
+        scene = Scene(cluster)
+        await scene.node()
+        seen: list[str] = []
+        scene.pods.on_change(lambda _, pod: seen.append(pod.status.phase if pod else "gone"))
+        await scene.pod()
+        pod = await scene.ready()
+        assert seen == ["Pending", "Running"]
+        assert set(scene.conditions(pod).values()) == {"True"}
+        assert pod.status.pod_ip == "10.128.0.2"
+        assert pod.status.container_statuses[0].ready
+        await asyncio.sleep(900)
+        assert seen == ["Pending", "Running"]
+        await cluster.client.delete(Pod, "web", "default")
+        await until(lambda: seen[-1] == "gone")
+
+
+async def test_a_long_start_is_seen_and_times_are_drawn_by_the_seed() -> None:
+    """While a pod takes its time its containers are being created; the same seed, the same time."""
+    took = [await time_to_start("10s..60s") for _ in range(2)]
+    assert took[0] == pytest.approx(took[1])
+    assert 10 <= took[0] <= 61
+
+
+async def time_to_start(after: str) -> float:
+    stages = read_stages(f"- {{name: slow, in: [bound], after: {after}, do: start}}", "test")
+    async with living(kubelets(stages=stages)) as cluster:
+        scene = Scene(cluster)
+        await scene.node()
+        began = asyncio.get_running_loop().time()
+        await scene.pod()
+        await until(lambda: bool(scene.see().status.container_statuses))
+        waiting = scene.see().status.container_statuses[0].state.waiting
+        assert waiting is not None and waiting.reason == "ContainerCreating"
+        assert not scene.see().status.pod_ip
+        await scene.becomes("Running")
+        return asyncio.get_running_loop().time() - began
+
+
+async def test_annotations_steer_a_pod() -> None:
+    """A pod says how long it takes to start and to be ready, and that it is not ready."""
+    async with living(kubelets()) as cluster:
+        scene = Scene(cluster)
+        await scene.node()
+        marks = {"zonewise.io/starts-after": "5s", "zonewise.io/ready-after": "20s"}
+        await scene.pod(annotations=marks)
+        await asyncio.sleep(4)
+        assert scene.see().status.phase == "Pending"
+        await asyncio.sleep(2)
+        assert scene.see().status.phase == "Running"
+        assert scene.conditions(scene.see())["Ready"] == "False"
+        await asyncio.sleep(20)
+        assert scene.conditions(scene.see())["Ready"] == "True"
+        await scene.annotate("web", unready="true")
+        await until(lambda: scene.conditions(scene.see())["Ready"] == "False")
+        message = next(one for one in scene.see().status.conditions if one.type == "Ready").message
+        assert message == "containers with unready status: [web]"
+        await scene.annotate("web", unready=None)
+        await scene.ready()
+
+
+async def test_a_steering_annotation_nobody_understands_is_ignored() -> None:
+    """A pod with nonsense in an annotation does what all others do."""
+    async with living(kubelets()) as cluster:
+        scene = Scene(cluster)
+        await scene.node()
+        await scene.pod(annotations={"zonewise.io/starts-after": "soon"})
+        await scene.ready()
+
+
+async def test_readiness_gates_are_honoured() -> None:
+    """A pod is ready when its containers are and the conditions it waits for are true."""
+    async with living(kubelets()) as cluster:
+        scene = Scene(cluster)
+        await scene.node()
+        await scene.pod(readinessGates=[{"conditionType": "example.com/go"}])
+        pod = await scene.becomes("Running")
+        assert scene.conditions(pod)["ContainersReady"] == "True"
+        ready = next(one for one in pod.status.conditions if one.type == "Ready")
+        assert (ready.status, ready.reason) == ("False", "ReadinessGatesNotReady")
+        for status in ("False", "True"):
+            go = {"type": "example.com/go", "status": status}
+            body = {"status": {"conditions": [go]}}
+            await cluster.client.patch(
+                Pod, "web", "default", body, kind="strategic", subresource="status"
+            )
+            await asyncio.sleep(1)
+            assert scene.conditions(scene.see())["Ready"] == status
+
+
+@pytest.mark.parametrize(
+    ("policy", "script", "marks", "phase", "code"),
+    [
+        ("Never", "", {}, "Succeeded", 0),
+        ("OnFailure", "", {}, "Succeeded", 0),
+        ("Never", "exit 3", {}, "Failed", 3),
+        ("Never", "sleep 30; exit 0", {}, "Succeeded", 0),
+        ("Never", "", {"zonewise.io/exit-code": "4"}, "Failed", 4),
+    ],
+)
+async def test_pods_of_jobs_end(
+    policy: str, script: str, marks: dict[str, str], phase: str, code: int
+) -> None:
+    """A pod that is not restarted ends, as its command or an annotation says."""
+    async with living(kubelets()) as cluster:
+        scene = Scene(cluster)
+        await scene.node()
+        container = CONTAINER | ({"command": ["sh", "-c", script]} if script else {})
+        await scene.pod(restartPolicy=policy, annotations=marks, containers=[container])
+        pod = await scene.becomes(phase)
+        over = pod.status.container_statuses[0].state.terminated
+        assert over is not None and over.exit_code == code
+        reason = next(one for one in pod.status.conditions if one.type == "Ready").reason
+        assert reason == ("PodFailed" if code else "PodCompleted")
+        await asyncio.sleep(600)
+        assert scene.see().status.phase == phase
+
+
+async def test_a_failing_container_is_restarted_with_growing_pauses() -> None:
+    """The first restart is at once, the next after 10 s, then 20 s; people see it in an event."""
+    async with living(kubelets()) as cluster:
+        scene = Scene(cluster)
+        await scene.node()
+        await scene.pod(containers=[CONTAINER | {"command": ["false"]}])
+        counts: dict[int, float] = {}
+        now = asyncio.get_running_loop().time
+
+        def counted(_: Pod | None, pod: Pod | None) -> None:
+            if pod is not None and pod.status.container_statuses:
+                counts.setdefault(pod.status.container_statuses[0].restart_count, now())
+
+        scene.pods.on_change(counted)
+        await until(lambda: 3 in counts)
+        assert counts[2] - counts[1] == pytest.approx(10, abs=0.1)
+        assert counts[3] - counts[2] == pytest.approx(20, abs=0.1)
+        status = scene.see().status.container_statuses[0]
+        assert status.state.waiting is not None
+        assert status.state.waiting.reason == "CrashLoopBackOff"
+        assert status.last_state.terminated is not None
+        assert scene.see().status.phase == "Running"
+        await asyncio.sleep(1)
+        reasons = {one.reason for one in await cluster.client.list(Event, "default")}
+        assert "BackOff" in reasons
+
+
+async def test_a_deadline_ends_a_pod() -> None:
+    """activeDeadlineSeconds makes a pod fail, whatever it was doing."""
+    async with living(kubelets()) as cluster:
+        scene = Scene(cluster)
+        await scene.node()
+        await scene.pod(activeDeadlineSeconds=30)
+        await scene.ready()
+        await asyncio.sleep(31)
+        assert (scene.see().status.phase, scene.see().status.reason) == (
+            "Failed",
+            "DeadlineExceeded",
+        )
+
+
+async def test_init_containers_and_sidecars_have_their_state() -> None:
+    """Init containers have ended when a pod runs; those that stay beside it run."""
+    async with living(kubelets()) as cluster:
+        scene = Scene(cluster)
+        await scene.node()
+        first = {"name": "first", "image": "x"}
+        await scene.pod(
+            initContainers=[first, {"name": "beside", "image": "x", "restartPolicy": "Always"}]
+        )
+        pod = await scene.ready()
+        states = {one.name: one for one in pod.status.init_container_statuses}
+        assert states["first"].state.terminated is not None
+        assert states["beside"].state.running is not None
+        assert states["first"].ready and states["beside"].ready
+
+
+async def test_a_pod_on_the_host_network_has_its_nodes_address() -> None:
+    """hostNetwork pods take no address of the range."""
+    async with living(kubelets()) as cluster:
+        scene = Scene(cluster)
+        await scene.node()
+        await scene.pod("host", hostNetwork=True)
+        await scene.pod("web")
+        host, web = await scene.ready("host"), await scene.ready("web")
+        assert host.status.pod_ip == host.status.host_ip == web.status.host_ip
+        assert web.status.pod_ip == "10.128.0.2"
+
+
+async def test_both_families() -> None:
+    """Nodes have a range and an address of each family, and so have pods."""
+    async with living({"kubelets": lambda means: Kubelets(means, DUAL_STACK)}) as cluster:
+        scene = Scene(cluster)
+        await scene.node("n1")
+        await scene.node("n2")
+        await scene.pod(node="n2")
+        pod = await scene.ready()
+        node = await cluster.client.get(Node, "n2")
+        assert node.spec.pod_cidrs == ("10.128.1.0/24", "fd00:10:128:1::/64")
+        assert [one.type for one in node.status.addresses] == ["InternalIP"] * 2 + ["Hostname"]
+        assert [one.ip for one in pod.status.pod_ips] == ["10.128.1.2", "fd00:10:128:1::2"]
+        assert len(pod.status.host_ips) == 2
+
+
+async def test_deletion_takes_its_time_and_no_longer_than_its_grace() -> None:
+    """A deleted pod serves until it stops: after its own time, or when its grace is over."""
+    async with living(kubelets()) as cluster:
+        scene = Scene(cluster)
+        await scene.node()
+        for name, stop, grace in (("quick", "5s", 30), ("stubborn", "1h", 10)):
+            await scene.pod(
+                name,
+                annotations={"zonewise.io/stops-after": stop},
+                terminationGracePeriodSeconds=grace,
+            )
+            await scene.ready(name)
+            await cluster.client.delete(Pod, name, "default")
+        await asyncio.sleep(4)
+        assert scene.conditions(scene.see("quick"))["Ready"] == "True"
+        await asyncio.sleep(2)
+        assert ("default", "quick") not in scene.pods
+        assert ("default", "stubborn") in scene.pods
+        await asyncio.sleep(5)
+        assert ("default", "stubborn") not in scene.pods
+
+
+async def test_a_held_pod_ends_before_it_goes() -> None:
+    """A pod with a finalizer is written down as ended; its owner lets it go."""
+    async with living(kubelets()) as cluster:
+        scene = Scene(cluster)
+        await scene.node()
+        await scene.pod(
+            finalizers=["example.com/count"],
+            restartPolicy="Never",
+            annotations={"zonewise.io/runs-for": "never"},
+        )
+        await scene.ready()
+        await cluster.client.delete(Pod, "web", "default")
+        pod = await scene.becomes("Failed")
+        assert pod.metadata.finalizers == ("example.com/count",)
+        over = pod.status.container_statuses[0].state.terminated
+        assert over is not None and over.exit_code == 143
+        await cluster.client.patch(Pod, "web", "default", {"metadata": {"finalizers": None}})
+        await until(lambda: ("default", "web") not in scene.pods)
+
+
+async def test_addresses_outlive_the_process() -> None:
+    """New kubelets over living pods change nothing, and give nobody an address that is in use."""
+    async with living({}) as cluster:
+        before = await addresses(cluster, "a", "b")
+        after = await addresses(cluster, "c")
+        assert after[:2] == before
+        assert [one[1] for one in after] == ["10.128.0.2", "10.128.0.3", "10.128.0.4"]
+
+
+async def addresses(cluster: Living, *names: str) -> list[tuple[str, str]]:
+    """Start kubelets and some pods, stop them, and give all pods' versions and addresses."""
+    loop = asyncio.get_running_loop()
+    crew = Crew(cluster.server.connect, clock=lambda: EPOCH + loop.time(), rng=random.Random(2))
+    crew.add("kubelets", Kubelets)
+    scene = Scene(replace(cluster, crew=crew))
+    work = asyncio.create_task(crew.run())
+    try:
+        if names[0] == "a":
+            await scene.node()
+        for name in names:
+            await scene.pod(name)
+            await scene.ready(name)
+        await asyncio.sleep(5)
+    finally:
+        work.cancel()
+        await asyncio.gather(work, return_exceptions=True)
+    pods = await cluster.client.list(Pod)
+    return [(pod.metadata.resource_version, pod.status.pod_ip) for pod in pods]
+
+
+async def test_a_full_range_makes_pods_wait() -> None:
+    """A pod that gets no address says so in an event, and runs when one is free."""
+    small = replace(Settings(), pod_networks=("192.0.2.0/30",), blocks=(30,))
+    async with living({"kubelets": lambda means: Kubelets(means, small)}) as cluster:
+        scene = Scene(cluster)
+        await scene.node()
+        await scene.pod("first")
+        assert (await scene.ready("first")).status.pod_ip == "192.0.2.2"
+        await scene.pod("second")
+        await asyncio.sleep(1)
+        assert scene.see("second").status.phase == "Pending"
+        reasons = {one.reason for one in await cluster.client.list(Event, "default")}
+        assert reasons == {"FailedCreatePodSandBox"}
+        await cluster.client.delete(Pod, "first", "default")
+        assert (await scene.ready("second")).status.pod_ip == "192.0.2.2"
+
+
+async def test_a_failed_node_is_silent_until_it_heals() -> None:
+    """No heartbeats, no starts and no ends on a failed node; healed, it catches up."""
+    async with living(kubelets()) as cluster:
+        scene = Scene(cluster)
+        await scene.node()
+        await scene.pod("old")
+        await scene.ready("old")
+        fail = {"metadata": {"annotations": {FAILED: "test"}}}
+        await cluster.client.patch(Node, "n1", None, fail)
+        await scene.pod("new")
+        await cluster.client.delete(Pod, "old", "default")
+        await asyncio.sleep(40)
+        lease = await cluster.client.get(Lease, "n1", "kube-node-lease")
+        await asyncio.sleep(60)
+        assert (await cluster.client.get(Lease, "n1", "kube-node-lease")) == lease
+        assert ("default", "old") in scene.pods
+        assert scene.see("new").status.phase == "Pending"
+        heal = {"metadata": {"annotations": {FAILED: None}}}
+        await cluster.client.patch(Node, "n1", None, heal)
+        await scene.ready("new")
+        await until(lambda: ("default", "old") not in scene.pods)
+        assert (await cluster.client.get(Lease, "n1", "kube-node-lease")) != lease
+
+
+async def test_a_node_made_anew_begins_anew() -> None:
+    """A Node of the same name gets a lease of its own and its pods run."""
+    async with living(kubelets()) as cluster:
+        scene = Scene(cluster)
+        await scene.node()
+        await cluster.client.delete(Node, "n1")
+        await until(lambda: not scene.nodes.values())
+        await scene.node()
+        await scene.pod()
+        await scene.ready()
+        await asyncio.sleep(120)
+        lease = await cluster.client.get(Lease, "n1", "kube-node-lease")
+        node = await cluster.client.get(Node, "n1")
+        assert lease.metadata.owner_references[0].uid == node.metadata.uid
+
+
+async def test_many_nodes_have_ranges_and_addresses_of_their_own() -> None:
+    """No two nodes or pods have the same address."""
+    async with living(kubelets()) as cluster:
+        scene = Scene(cluster)
+        names = [f"n{number}" for number in range(40)]
+        await asyncio.gather(
+            *(cluster.client.create(Node(metadata=ObjectMeta(name=name))) for name in names)
+        )
+        await asyncio.gather(*(scene.pod(f"{name}-{i}", node=name) for name in names for i in "ab"))
+        await until(lambda: len(scene.pods) == 80 and all(pod.status.pod_ip for pod in scene.pods))
+        nodes = scene.nodes.values()
+        assert len({node.spec.pod_cidrs for node in nodes}) == 40
+        assert len({node.status.addresses[0].address for node in nodes}) == 40
+        assert len({pod.status.pod_ip for pod in scene.pods}) == 80

@@ -229,7 +229,21 @@ class Kubelets:
         if status is not None:
             written = await self._patch(pod, status)
             known.version = "" if written is None else written.metadata.resource_version
+            if life.state == "ended":
+                self._tell_back_off(pod)
         return True
+
+    def _tell_back_off(self, pod: Pod) -> None:
+        meta = pod.metadata
+        for container in pod.spec.containers or ():
+            self._means.recorder.event(
+                pod,
+                reason="BackOff",
+                action="StartingPod",
+                note=f"Back-off restarting failed container {container.name} in pod"
+                f" {meta.name}_{meta.namespace}({meta.uid})",
+                type="Warning",
+            )
 
     async def _remove(self, pod: Pod, node: Node, life: Life, now: float) -> None:
         """Finish a deletion; what finalizers hold back is their owners' business."""

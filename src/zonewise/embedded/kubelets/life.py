@@ -21,6 +21,7 @@ from zonewise.embedded.kubelets.stages import Stage, Stages, State
 
 EXIT_CODE = "zonewise.io/exit-code"
 STEPS = 16
+FORGIVEN = 600.0
 SLACK = 0.001
 """Timers are not exact: what is due within this time is due now."""
 FINISHED = frozenset({"Succeeded", "Failed"})
@@ -107,8 +108,10 @@ def advance(pod: Pod, life: Life, stages: Stages, *, now: float, seed: int) -> S
 
 def _next(pod: Pod, life: Life, stages: Stages, *, seed: int) -> tuple[Stage | None, float]:
     best, first = None, inf
+    # Who ran long enough is forgiven how often it crashed before.
+    restarts = 0 if life.ended - life.previous >= FORGIVEN else life.restarts
     for stage in stages[life.state]:
-        delay = stage.delay(pod, seed=seed, restarts=life.restarts)
+        delay = stage.delay(pod, seed=seed, restarts=restarts)
         since = life.since
         if stage.effect == "exit":
             # An end is counted from the beginning of the run, however often readiness changed.
