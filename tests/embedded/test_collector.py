@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from zonewise.api.errors import Conflict, Status
 from zonewise.api.kinds import served_kinds
 from zonewise.embedded.collector import FOREGROUND, ORPHAN, Collector, Hands, Node
 from zonewise.embedded.registry import Registry, Served
@@ -22,6 +23,7 @@ class World:
 
     def __init__(self) -> None:
         self.objects: dict[Node, Obj] = {}
+        self.refused: set[Node] = set()
         served = [Served(kind=kind, rules=Rules()) for kind in served_kinds()]
         self.collector = Collector(
             Registry(served),
@@ -58,6 +60,8 @@ class World:
         self.collector.observe(node, uid, None)
 
     async def delete(self, node: Node, uid: str, policy: str) -> None:
+        if node in self.refused:
+            raise Conflict(Status(code=409))
         meta = self.objects[node]["metadata"]
         assert meta["uid"] == uid
         if policy == "Foreground":
@@ -114,6 +118,19 @@ async def test_dependents_follow_their_owner(world: World) -> None:
     await world.collector.settle()
     assert middle not in world.objects
     assert leaf not in world.objects
+
+
+async def test_a_refused_deletion_is_tried_again_and_holds_up_nobody(world: World) -> None:
+    """Of three dependents the first is refused once; the others go at once, it goes later."""
+    top = world.put(SETS, "web")
+    pods = [world.put(PODS, f"p{n}", owner("web")) for n in range(3)]
+    world.refused = {pods[0]}
+    world.gone(top)
+    await world.collector.settle()
+    assert list(world.objects) == pods[:1]
+    world.refused = set()
+    await world.collector.settle()
+    assert not world.objects
 
 
 async def test_a_living_owner_keeps(world: World) -> None:

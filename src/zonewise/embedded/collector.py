@@ -116,14 +116,17 @@ class Collector:
     async def settle(self) -> None:
         """Do all that is to do now."""
         while self._work:
-            batch, self._work = self._work, {}
+            batch, self._work = list(self._work), {}
             self._wake.clear()
+            refused = []
             for node in batch:
                 try:
                     await self._attend(node)
                 except ApiError:
-                    self._todo([node])
-                    return  # refused (a webhook, a race): once more after the pause
+                    refused.append(node)  # by a webhook, or in a race: again after the pause
+            if refused:
+                self._todo(refused)
+                return
 
     def _gone(self, node: Node, uid: str) -> None:
         if self._alive.get(uid) == node:
