@@ -1,7 +1,8 @@
 """Drives pods away from nodes whose taints they do not tolerate, or no longer.
 
 A key is a pod. When it must go follows from objects alone (``tolerance``), so a restart neither
-shortens nor lengthens anybody's time. Pods are woken up when they come to a tainted node, when
+shortens nor lengthens anybody's time; only where a taint has no date, it counts since it was
+noticed. Pods are woken up when they come to a tainted node, when
 their tolerations change and when their node's taints do; a change of a pod on a healthy node costs
 one look at its node.
 
@@ -32,7 +33,7 @@ class TaintEviction:
 
     def __init__(self, means: Means) -> None:
         self._means = means
-        self._waiting: set[str] = set()
+        self._waiting: dict[str, float] = {}
         self._controller: Controller[Key] = Controller(
             "taint eviction", self._pod, cache=means.cache, workers=WORKERS, rng=means.rng
         )
@@ -53,7 +54,8 @@ class TaintEviction:
     def _matters(self, old: Pod | None, new: Pod | None) -> bool:
         if new is None:
             assert old is not None
-            return old.metadata.uid in self._waiting
+            self._waiting.pop(old.metadata.uid, None)
+            return False
         node = self._nodes.get(("", new.spec.node_name))
         return node is not None and bool(node.spec.taints) and bool(driving(node))
 
@@ -63,19 +65,18 @@ class TaintEviction:
             return None
         uid, now = pod.metadata.uid, self._means.clock()
         node = self._nodes.get(("", pod.spec.node_name))
-        end = inf if node is None else until(pod, driving(node), now)
+        noticed = self._waiting.pop(uid, None)
         if pod.metadata.deletion_timestamp is not None:
-            self._waiting.discard(uid)
             return None
+        since = now if noticed is None else noticed
+        end = inf if node is None else until(pod, driving(node), now=now, noticed=since)
         if end == inf:
-            if uid in self._waiting:
-                self._waiting.discard(uid)
+            if noticed is not None:
                 self._tell(pod, "Cancelling deletion of Pod")
             return None
         if end > now + SLACK:
-            self._waiting.add(uid)
+            self._waiting[uid] = since
             return end - now
-        self._waiting.discard(uid)
         self._tell(pod, "Marking for deletion Pod")
         await self._delete(pod, now)
         return None

@@ -26,11 +26,12 @@ def tolerates(toleration: Toleration, taint: Taint) -> bool:
     )
 
 
-def until(pod: Pod, taints: Iterable[Taint], now: float) -> float:
+def until(pod: Pod, taints: Iterable[Taint], *, now: float, noticed: float) -> float:
     """When the pod has to go, in seconds since the epoch; infinite if it may stay.
 
     A taint that nothing tolerates drives it away now. Of several limited tolerations of a taint
-    the shortest counts. Time runs since the taint was added or the pod came, whichever was later.
+    the shortest counts. Time runs since the taint was added or the pod came, whichever was later;
+    a taint that does not say when it was added counts since it was noticed.
     """
     came = _bound(pod)
     end = inf
@@ -40,7 +41,7 @@ def until(pod: Pod, taints: Iterable[Taint], now: float) -> float:
             return now
         limits = [one.toleration_seconds for one in matching if one.toleration_seconds is not None]
         if limits:
-            added = times.parse(taint.time_added).timestamp() if taint.time_added else came
+            added = times.parse(taint.time_added).timestamp() if taint.time_added else noticed
             end = min(end, max(added, came) + max(0, min(limits)))
     return end
 
