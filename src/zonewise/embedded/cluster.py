@@ -30,6 +30,7 @@ from zonewise.embedded.workloads.jobs import Jobs
 from zonewise.embedded.workloads.removal import Mode
 from zonewise.embedded.workloads.replicasets import ReplicaSets
 from zonewise.embedded.workloads.statefulsets import StatefulSets
+from zonewise.embedded.workloads.views import ReplicationController
 
 SERVICE_NETWORKS = ("10.96.0.0/16", "fd00:10:96::/112")
 """Both families: with the kubelets' ``DUAL_STACK``, every kind of Service can live here."""
@@ -98,6 +99,9 @@ def _parts(settings: Settings) -> Parts:
         "pod-garbage-collector": PodCollector,
         "deployment-controller": lambda means: Deployments(means, removal=removal),
         "replicaset-controller": lambda means: ReplicaSets(means, removal=removal),
+        "replication-controller": lambda means: ReplicaSets(
+            means, removal=removal, kind=ReplicationController
+        ),
         "statefulset-controller": lambda means: StatefulSets(means, removal=removal),
         "daemonset-controller": lambda means: DaemonSets(means, removal=removal),
         "job-controller": Jobs,

@@ -17,7 +17,7 @@ from zonewise.api.meta import Condition
 from zonewise.api.pod import Pod
 from zonewise.embedded.workloads.availability import available_in
 from zonewise.embedded.workloads.victims import active
-from zonewise.embedded.workloads.views import ReplicaSet, opened
+from zonewise.embedded.workloads.views import ReplicaSet, ReplicationController, opened
 
 WISH = "zonewise.io/reduce-to"
 FAILURE = "ReplicaFailure"
@@ -94,7 +94,9 @@ def status_of(
         fully_labeled_replicas=count.labeled,
         ready_replicas=count.ready,
         available_replicas=count.available,
-        terminating_replicas=count.terminating,
+        terminating_replicas=None
+        if isinstance(owner, ReplicationController)
+        else count.terminating,
         conditions=tuple(conditions),
     )
 

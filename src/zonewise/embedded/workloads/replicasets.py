@@ -1,4 +1,4 @@
-"""The ReplicaSet controller: as many pods as asked for.
+"""The ReplicaSet controller: as many pods as asked for. ReplicationControllers are kept likewise.
 
 One pass over a ReplicaSet: claim its pods, count them, create what is missing or take down what is
 too much, follow an open wish of its Deployment with ``spec.replicas``, write the status if it
@@ -47,15 +47,18 @@ class Unfinished(ZonewiseError):
 class ReplicaSets:
     """Keeps every ReplicaSet at its size."""
 
-    def __init__(self, means: Means, *, removal: Mode = "evict") -> None:
+    def __init__(
+        self, means: Means, *, removal: Mode = "evict", kind: type[ReplicaSet] = ReplicaSet
+    ) -> None:
+        self._kind = kind
         self._client = means.client
         self._recorder = means.recorder
         self._clock = means.clock
         self.controller: Controller[Key] = Controller(
-            "replicasets", self._reconcile, cache=means.cache, workers=WORKERS, rng=means.rng
+            kind.resource.plural, self._reconcile, cache=means.cache, workers=WORKERS, rng=means.rng
         )
         self._sets = indexed(
-            self.controller.watches(ReplicaSet, own_key, indexes={"namespace": _namespace})
+            self.controller.watches(kind, own_key, indexes={"namespace": _namespace})
         )
         self._pods = indexed(self.controller.watches(Pod, self._of_pod, when=_matters))
         self._expected: Expectations[Key, Pod] = Expectations(self._pods, means.clock)
@@ -172,7 +175,7 @@ class ReplicaSets:
         if done:
             change["annotations"] = {WISH: None}
         body = {"metadata": change, "spec": {"replicas": size}}
-        self._own.wrote(key, await self._client.patch(ReplicaSet, meta.name, meta.namespace, body))
+        self._own.wrote(key, await self._client.patch(self._kind, meta.name, meta.namespace, body))
 
     async def _tell(
         self, key: Key, owner: ReplicaSet, count: Count, failure: tuple[str, str] | None
@@ -186,7 +189,7 @@ class ReplicaSets:
         self._own.wrote(
             key,
             await self._client.patch(
-                ReplicaSet, meta.name, meta.namespace, body, subresource="status"
+                self._kind, meta.name, meta.namespace, body, subresource="status"
             ),
         )
 
@@ -204,7 +207,7 @@ class ReplicaSets:
         owner = pod.metadata.controller
         namespace = pod.metadata.namespace
         if owner is not None:
-            return ((namespace, owner.name),) if owner.kind == "ReplicaSet" else ()
+            return ((namespace, owner.name),) if owner.kind == self._kind.resource.kind else ()
         labels = pod.metadata.labels
         return [
             one.key

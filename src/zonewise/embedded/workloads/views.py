@@ -85,22 +85,23 @@ class ReplicaSet(Object):
     status: ReplicaSetStatus = ReplicaSetStatus()
 
 
-class ReplicationControllerSpec(Struct):
-    """How many pods of which template; the selector is plain labels."""
+class ReplicationControllerSpec(ReplicaSetSpec):
+    """The same as for a ReplicaSet, but the selector on the wire is plain labels."""
 
-    replicas: int = 1
-    selector: dict[str, str] = field(default_factory=dict)
-    template: msgspec.Raw = EMPTY
-    min_ready_seconds: int = 0
+    selector: LabelSelector = field(name="", default=LabelSelector())
+    labels: dict[str, str] = field(name="selector", default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Make the selector from the labels; whoever reads it need not know the difference."""
+        msgspec.structs.force_setattr(self, "selector", LabelSelector(match_labels=self.labels))
 
 
-class ReplicationController(Object):
+class ReplicationController(ReplicaSet):
     """What a ReplicaSet was before it had a better name."""
 
     resource: ClassVar = Resource("", "v1", "ReplicationController", "replicationcontrollers")
 
     spec: ReplicationControllerSpec = ReplicationControllerSpec()
-    status: ReplicaSetStatus = ReplicaSetStatus()
 
 
 class StatefulSetSpec(Struct):
