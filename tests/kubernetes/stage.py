@@ -15,21 +15,23 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 
-from zonewise.api import Pod
+from zonewise.api import Pod, ReplicaSet
 from zonewise.api.errors import ApiError, NotFound
 from zonewise.runtime.cache import Cache
 from zonewise.runtime.client import Client
 
 Obj = dict[str, Any]
+T = TypeVar("T", Pod, ReplicaSet)
 
 ZONE = "topology.kubernetes.io/zone"
 PATIENCE = 90.0
 QUIET = 1.5
 POLL = 0.25
+AT_ONCE = {"gracePeriodSeconds": 0, "propagationPolicy": "Background"}
 PLACES = {
     "ControllerRevision": "apps/v1",
     "DaemonSet": "apps/v1",
@@ -67,41 +69,51 @@ def load(file: Path) -> Obj:
 
 @dataclass
 class Bounds:
-    """What a rolling update must keep at every event: some pods available, not too many alive."""
+    """What a rolling update must keep at every event: some pods available, not too many asked for.
+
+    A ReplicaSet that was told to be smaller has its pods for some milliseconds more; a real one
+    may make new ones meanwhile. So "too many" is said of what ReplicaSets are told. Ours keeps it
+    for pods, too: ``exact``.
+    """
 
     app: str
     least: int
     most: int
+    exact: bool = False
     faults: list[str] = field(default_factory=list)
 
-    def look(self, pods: Iterable[Pod]) -> None:
+    def look(self, pods: Iterable[Pod], sets: Iterable[ReplicaSet]) -> None:
         """Judge one moment."""
-        mine = [pod for pod in pods if pod.metadata.labels.get("app") == self.app]
         alive = [
             pod
-            for pod in mine
-            if not pod.metadata.deletion_timestamp
+            for pod in pods
+            if pod.metadata.labels.get("app") == self.app
+            and not pod.metadata.deletion_timestamp
             and pod.status.phase not in ("Failed", "Succeeded")
         ]
-        ready = sum(
-            any(one.type == "Ready" and one.status == "True" for one in pod.status.conditions)
-            for pod in alive
+        ready = sum(_state(pod) == "ready" for pod in alive)
+        asked = sum(
+            one.spec.replicas or 0 for one in sets if one.metadata.labels.get("app") == self.app
         )
         if ready < self.least:
             self.faults.append(f"{ready} available, {self.least} needed")
-        if len(alive) > self.most:
-            self.faults.append(f"{len(alive)} alive, {self.most} allowed")
+        for what, count in (("asked for", asked), ("alive", len(alive) if self.exact else 0)):
+            if count > self.most:
+                self.faults.append(f"{count} {what}, {self.most} allowed")
 
 
 class Stage:
     """One server on which plays are acted, each in a namespace of its own."""
 
-    def __init__(self, client: Client, cache: Cache, namespace: str) -> None:
+    def __init__(self, client: Client, cache: Cache, namespace: str, *, exact: bool) -> None:
         self._client = client
         self._namespace = namespace
+        self._exact = exact
         self._pods = cache.store(Pod)
+        self._sets = cache.store(ReplicaSet)
         self._bounds: Bounds | None = None
         self._pods.on_change(self._changed)
+        self._sets.on_change(self._changed)
 
     async def act(self, play: Obj) -> list[Obj]:
         """Act a play; what was seen at the end of each act."""
@@ -114,7 +126,7 @@ class Stage:
         )
         seen = []
         for act in play["acts"]:
-            self._bounds = Bounds(**act["guard"]) if "guard" in act else None
+            self._bounds = Bounds(**act["guard"], exact=self._exact) if "guard" in act else None
             for one in act.get("apply", ()):
                 await self._apply(one)
             for address, change in act.get("patch", {}).items():
@@ -134,27 +146,26 @@ class Stage:
         """Take everything away."""
         for kind in ("Deployment", "StatefulSet", "DaemonSet", "Job", "ReplicaSet", "Pod"):
             where = path(kind, namespace=self._namespace)
-            await self._send("DELETE", where, {"gracePeriodSeconds": 0})
+            await self._send("DELETE", where, AT_ONCE)
         names = {one["name"] for one in play["nodes"]}
         for act in play["acts"]:
             names |= {
                 one["metadata"]["name"] for one in act.get("apply", ()) if one["kind"] == "Node"
             }
         while any(pod.metadata.namespace == self._namespace for pod in self._pods.values()):
-            await self._send(
-                "DELETE", path("Pod", namespace=self._namespace), {"gracePeriodSeconds": 0}
-            )
+            await self._send("DELETE", path("Pod", namespace=self._namespace), AT_ONCE)
             await asyncio.sleep(POLL)
         for name in sorted(names):
             await self._send("DELETE", f"/api/v1/nodes/{name}")
         await self._send("DELETE", f"/api/v1/namespaces/{self._namespace}")
 
-    def _changed(self, old: Pod | None, new: Pod | None) -> None:
-        pod = new or old
-        if self._bounds is not None and pod and pod.metadata.namespace == self._namespace:
-            self._bounds.look(
-                one for one in self._pods if one.metadata.namespace == self._namespace
-            )
+    def _changed(self, old: Pod | ReplicaSet | None, new: Pod | ReplicaSet | None) -> None:
+        one = new or old
+        if self._bounds is not None and one and one.metadata.namespace == self._namespace:
+            self._bounds.look(self._here(self._pods), self._here(self._sets))
+
+    def _here(self, items: Iterable[T]) -> list[T]:
+        return [one for one in items if one.metadata.namespace == self._namespace]
 
     async def _apply(self, obj: Obj) -> None:
         kind, meta = obj["kind"], obj["metadata"]
@@ -251,6 +262,9 @@ class Stage:
         }
         where = f"/api/v1/namespaces/{self._namespace}/events"
         events = (await self._get(where))["items"]
+        if not any(_unscheduled(one) for one in objects["Pod"]):
+            # A pod may have been tried while its node was not quite there.
+            events = [one for one in events if one["reason"] != "FailedScheduling"]
         told = Names(objects)
         return {
             "workloads": told.all(
@@ -379,6 +393,9 @@ def _plain(obj: Obj) -> Obj:
         for key, value in obj.get("status", {}).items()
         if key not in (*TIMES, "conditions") and value
     }
+    if obj["metadata"].get("ownerReferences"):
+        # How many steps a rollout took is a matter of speed.
+        status.pop("observedGeneration", None)
     status["conditions"] = {
         one["type"]: [one["status"], one.get("reason", ""), one.get("message", "")]
         for one in _conditions(obj)
@@ -391,20 +408,24 @@ def _plain(obj: Obj) -> Obj:
     }
 
 
+def _unscheduled(pod: Obj) -> list[str] | None:
+    for one in _conditions(pod):
+        if one["type"] == "PodScheduled" and one["status"] == "False":
+            return [one.get("reason", ""), one.get("message", "")]
+    return None
+
+
 def _pod(obj: Obj, nodes: Mapping[str, Obj]) -> Obj:
     """What is said of a pod."""
     place = nodes.get(obj["spec"].get("nodeName", ""))
     conditions = {one["type"]: one for one in _conditions(obj)}
     ready = conditions.get("Ready", {})
-    scheduled = conditions.get("PodScheduled", {})
     return {
         "phase": obj["status"].get("phase"),
         "ready": ready.get("status", "False"),
         "zone": place["metadata"]["labels"].get(ZONE) if place else None,
         "terminating": "deletionTimestamp" in obj["metadata"],
-        "unscheduled": [scheduled.get("reason"), scheduled.get("message")]
-        if scheduled.get("status") == "False"
-        else None,
+        "unscheduled": _unscheduled(obj),
         "disrupted": conditions.get("DisruptionTarget", {}).get("reason"),
         "nominated": bool(obj["status"].get("nominatedNodeName")),
     }

@@ -23,7 +23,7 @@ from tests.kubernetes.stage import Obj, Stage, load
 
 from tools import realkube as real
 from zonewise.embedded.crew import Crew
-from zonewise.embedded.kubelets import Kubelets
+from zonewise.embedded.kubelets import Kubelets, Settings
 from zonewise.runtime.client import Client
 from zonewise.runtime.cluster import load_config
 from zonewise.runtime.transport import HttpsTransport
@@ -33,6 +33,7 @@ pytestmark = pytest.mark.real
 PLAYS = sorted((Path(__file__).parent / "plays").glob("*.yaml"))
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 START = 60.0
+HEARTBEAT = 2.0
 QUICK = ("--node-monitor-grace-period=8s", "--node-monitor-period=1s")
 
 
@@ -71,16 +72,15 @@ def ours() -> Iterator[Path]:
 @asynccontextmanager
 async def acting(kubeconfig: Path, play: Obj, name: str, *, kubelets: bool) -> AsyncIterator[Stage]:
     """A stage for one play, cleared afterwards."""
-    config = load_config(kubeconfig=kubeconfig)
+    transport = HttpsTransport(load_config(kubeconfig=kubeconfig))
 
     def connect(manager: str) -> Client:
-        return Client(HttpsTransport(config), field_manager=manager)
+        return Client(transport, field_manager=manager)
 
     crew = Crew(connect, clock=time.time, rng=random.Random(1))
     if kubelets:
-        crew.add("kubelets", Kubelets)
-    client = connect("play")
-    stage = Stage(client, crew.cache, name)
+        crew.add("kubelets", lambda means: Kubelets(means, Settings(heartbeat=HEARTBEAT)))
+    stage = Stage(connect("play"), crew.cache, name, exact=not kubelets)
     work = asyncio.create_task(crew.run())
     try:
         await crew.cache.synced()
@@ -89,7 +89,7 @@ async def acting(kubeconfig: Path, play: Obj, name: str, *, kubelets: bool) -> A
     finally:
         work.cancel()
         await asyncio.gather(work, return_exceptions=True)
-        await client.close()
+        await transport.close()
 
 
 async def act(kubeconfig: Path, file: Path, *, kubelets: bool) -> list[Obj]:

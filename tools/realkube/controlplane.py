@@ -1,8 +1,8 @@
 """A real Kubernetes control plane on loopback, in a folder that goes away with it.
 
-Order of start: etcd until it is healthy, then kube-apiserver, kube-controller-manager and
-kube-scheduler at once; the latter two wait for the first by themselves, which hides their own
-start-up time. `start` returns when the API server is ready, every other component is healthy and,
+Order of start: etcd until it is healthy, kube-apiserver until it is ready, then
+kube-controller-manager and kube-scheduler at once; started earlier they would give up after ten
+seconds, which a busy machine may need. `start` returns when the API server is ready, every other component is healthy and,
 where its controller runs, the namespace `default` has the service account that pods need. Nothing
 is retried: ports cannot be taken by others (see `Port`), so a component that ends while starting
 is an error, told with the end of its log.
@@ -189,9 +189,10 @@ class ControlPlane:
 
         self.etcd.start()
         self.etcd.wait(self._etcd_healthy, timeout=left())
-        for component in self.components[1:]:
-            component.start()
+        self.apiserver.start()
         self.apiserver.wait(self._apiserver_ready, timeout=left())
+        for component in self.components[2:]:
+            component.start()
         for component in self.components[2:]:
             healthy = functools.partial(self._healthy, self._health[component.name])
             component.wait(healthy, timeout=left())

@@ -126,7 +126,9 @@ class Subresources:
             if not held["annotations"]:
                 del held["annotations"]
             plugins.bound_labels(pod, self._writer.look("/nodes", "", node))
-            conditions = pod.setdefault("status", {}).setdefault("conditions", [])
+            status = pod.setdefault("status", {})
+            status.pop("nominatedNodeName", None)
+            conditions = status.setdefault("conditions", [])
             conditions[:] = [one for one in conditions if one.get("type") != "PodScheduled"]
             conditions.append(
                 {
