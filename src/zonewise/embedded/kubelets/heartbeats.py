@@ -1,9 +1,9 @@
 """Leases by which nodes say that they are alive.
 
 All nodes share one loop. Each has its second within the period, chosen by its name, so a thousand
-renewals are spread evenly and the loop wakes up at most once a second. Renewals of one second are
-sent together. One that fails is not repeated: a lease outlives a missed renewal, and the next comes
-soon. A lease belongs to its Node and is collected with it.
+renewals are spread evenly; the loop wakes up at most once a second, and only if somebody is due.
+Renewals of one second are sent together. One that fails is not repeated: a lease outlives a missed
+renewal, and the next comes soon. A lease belongs to its Node and is collected with it.
 """
 
 from __future__ import annotations
@@ -32,12 +32,14 @@ class Heartbeats:
         self._duration = duration
         self._tick = min(1.0, period)
         self._slots: list[dict[str, str]] = [{} for _ in range(max(1, round(period / self._tick)))]
+        self._added = asyncio.Event()
 
     async def add(self, name: str, uid: str) -> None:
         """Renew this node's lease from now on, and at once if that is new."""
         slot = self._slot(name)
         if slot.get(name) != uid:
             slot[name] = uid
+            self._added.set()
             await self._renew(name, uid)
 
     def drop(self, name: str) -> None:
@@ -49,10 +51,21 @@ class Heartbeats:
         loop = asyncio.get_running_loop()
         start, turn = loop.time(), 0
         while True:
-            turn += 1
-            await asyncio.sleep(max(0.0, start + turn * self._tick - loop.time()))
-            due = tuple(self._slots[turn % len(self._slots)].items())
-            await asyncio.gather(*(self._renewed(name, uid) for name, uid in due))
+            due = self._next(turn)
+            self._added.clear()
+            try:
+                async with asyncio.timeout_at(start + due * self._tick):
+                    await self._added.wait()
+            except TimeoutError:
+                turn = due
+                slot = tuple(self._slots[turn % len(self._slots)].items())
+                await asyncio.gather(*(self._renewed(name, uid) for name, uid in slot))
+
+    def _next(self, turn: int) -> int:
+        """The next turn in which somebody is due."""
+        count = len(self._slots)
+        ahead = range(turn + 1, turn + count)
+        return next((one for one in ahead if self._slots[one % count]), turn + count)
 
     def _slot(self, name: str) -> dict[str, str]:
         return self._slots[zlib.crc32(name.encode()) % len(self._slots)]
