@@ -55,6 +55,8 @@ class Attendant:
                 await self._client.delete(
                     Pod, name, namespace, uid=pod.metadata.uid, grace_period=0
                 )
+            elif pod.status.phase in ("Succeeded", "Failed"):
+                return None
             elif not pod.spec.node_name:
                 await self._bind(pod)
             elif (ready := self._ready(pod)) != _is_ready(pod) or pod.status.phase != "Running":

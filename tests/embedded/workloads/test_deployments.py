@@ -2,86 +2,307 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
 from typing import Any
 
 import pytest
 from tests.embedded.living import Living, living, until
 from tests.embedded.workloads.attendant import Attendant
+from tests.embedded.workloads.deploying import (
+    BUDGETS,
+    DEPLOYMENTS,
+    PARTS,
+    REPLICA_SETS,
+    Bounds,
+    budget,
+    change,
+    deployment,
+    done,
+    events,
+    image,
+    living_pods,
+    seen,
+    sets_of,
+)
 
 from zonewise.api.pod import Pod
-from zonewise.api.resource import Resource
-from zonewise.api.unstructured import unstructured
+from zonewise.embedded.budgets import Budgets
+from zonewise.embedded.crew import Crew
 from zonewise.embedded.workloads.deployments import Deployments
+from zonewise.embedded.workloads.removal import Mode
+from zonewise.embedded.workloads.replicas import WISH
 from zonewise.embedded.workloads.replicasets import ReplicaSets
-from zonewise.embedded.workloads.views import Deployment, ReplicaSet
+from zonewise.embedded.workloads.views import ReplicaSet
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
 
-PARTS = {
-    "deployment-controller": Deployments,
-    "replicaset-controller": ReplicaSets,
-    "nodes": Attendant,
-}
-Raw = unstructured(Resource("apps", "v1", "Deployment", "deployments"))
+WITH_BUDGETS = {**PARTS, "disruption-controller": Budgets}
 
 
-def deployment(name: str = "web", *, replicas: int = 3, image: str = "app:1", **spec: Any) -> Any:
-    """A Deployment as a person writes one."""
-    labels = {"app": name}
-    return Raw(
-        {
-            "metadata": {"name": name, "namespace": "default"},
-            "spec": {
-                "replicas": replicas,
-                "selector": {"matchLabels": labels},
-                "template": {
-                    "metadata": {"labels": labels},
-                    "spec": {"containers": [{"name": "main", "image": image}]},
-                },
-                **spec,
-            },
+def progress(cluster: Living) -> tuple[str, str, str]:
+    """Status, reason and message of the condition Progressing."""
+    conditions = {one.type: one for one in seen(cluster).status.conditions}
+    one = conditions["Progressing"]
+    return one.status, one.reason, one.message
+
+
+def sizes(cluster: Living) -> dict[str, int]:
+    """The sizes of the ReplicaSets by revision."""
+    return {revision: one.spec.replicas for revision, one in sets_of(cluster).items()}
+
+
+async def deployed(cluster: Living, replicas: int = 10, **spec: Any) -> None:
+    """Create a Deployment and wait until it is done."""
+    await cluster.client.create(deployment(replicas=replicas, **spec))
+    await until(lambda: done(cluster))
+
+
+@pytest.mark.parametrize("removal", ["evict", "delete"])
+async def test_a_rollout_stays_within_its_limits(removal: Mode) -> None:
+    """Ten pods change two by two and three by three; neither limit is broken at any change."""
+    parts = {
+        **WITH_BUDGETS,
+        "deployment-controller": lambda means: Deployments(means, removal=removal),
+        "replicaset-controller": lambda means: ReplicaSets(means, removal=removal),
+    }
+    async with living(parts) as cluster:
+        await deployed(cluster)
+        (first,) = sets_of(cluster).values()
+        template_hash = first.metadata.labels["pod-template-hash"]
+        assert first.metadata.name == f"web-{template_hash}"
+        assert first.spec.selector.match_labels == {
+            "app": "web",
+            "pod-template-hash": template_hash,
         }
-    )
-
-
-async def change(cluster: Living, spec: dict[str, Any], name: str = "web") -> None:
-    """Change a Deployment's spec, and wait until that is seen."""
-    changed = await cluster.client.patch(Raw, name, "default", {"spec": spec})
-    store = cluster.crew.cache.store(Deployment)
-
-    def seen() -> bool:
-        one = store.get(("default", name))
-        return one is not None and one.metadata.generation >= changed.metadata.generation
-
-    await until(seen)
-
-
-def image(name: str) -> dict[str, Any]:
-    """A template with another image."""
-    return {"template": {"spec": {"containers": [{"name": "main", "image": name}]}}}
-
-
-def done(cluster: Living, name: str = "web") -> bool:
-    """Whether a rollout has ended."""
-    one = cluster.crew.cache.store(Deployment).get(("default", name))
-    if one is None or one.status.observed_generation < one.metadata.generation:
-        return False
-    status = one.status
-    counts = {status.replicas, status.updated_replicas, status.available_replicas}
-    return counts == {one.spec.replicas} and not status.terminating_replicas
-
-
-async def test_a_deployment_rolls_out_and_back() -> None:
-    """A new template becomes a new ReplicaSet; going back renumbers the old one."""
-    async with living(PARTS) as cluster:
-        await cluster.client.create(deployment(replicas=10))
-        await until(lambda: done(cluster))
+        bounds = Bounds(cluster)
         await change(cluster, image("app:2"))
         await until(lambda: done(cluster))
-        for one in cluster.crew.cache.store(ReplicaSet):
-            print(one.metadata.name, one.metadata.annotations, one.spec.replicas, one.status)
-        print((await cluster.client.get(Raw, "web", "default")).raw)
-        events = await cluster.client.raw("GET", "/apis/events.k8s.io/v1/namespaces/default/events")
-        for event in events.json()["items"]:
-            print(event["regarding"]["kind"], event["reason"], event["note"])
+        assert bounds.end() == (13, 8)
+        assert sizes(cluster) == {"1": 0, "2": 10}
         assert len(cluster.crew.cache.store(Pod)) == 10
+        assert WISH not in sets_of(cluster)["1"].metadata.annotations
+        new = sets_of(cluster)["2"].metadata.name
+        message = f'ReplicaSet "{new}" has successfully progressed.'
+        assert progress(cluster) == ("True", "NewReplicaSetAvailable", message)
+        notes = {note for _, note, _ in await events(cluster, "Deployment")}
+        assert f"Scaled up replica set {new} from 0 to 3" in notes
+        assert f"Scaled down replica set {first.metadata.name} from 10 to 8" in notes
+
+
+async def test_going_back_and_forth_renumbers() -> None:
+    """Revisions 1, 2, 3 become 2, 3, 4, and then 3, 4, 5."""
+    async with living(PARTS) as cluster:
+        await deployed(cluster, 2)
+        for version in ("app:2", "app:3", "app:1", "app:2"):
+            await change(cluster, image(version))
+            await until(lambda: done(cluster))
+        sets = sets_of(cluster)
+        assert sorted(sets) == ["3", "4", "5"]
+        histories = {
+            revision: one.metadata.annotations.get("deployment.kubernetes.io/revision-history")
+            for revision, one in sets.items()
+        }
+        assert histories == {"3": None, "4": "1", "5": "2"}
+        own = seen(cluster).metadata.annotations["deployment.kubernetes.io/revision"]
+        assert own == "5"
+
+
+async def test_a_stuck_rollout_says_so_and_scales() -> None:
+    """Nothing moves past the deadline; a change of size is shared by old and new."""
+    async with living(PARTS) as cluster:
+        await deployed(cluster, progressDeadlineSeconds=60)
+        bounds = Bounds(cluster)
+        await change(cluster, image("app:bad"))
+        await until(lambda: progress(cluster)[1] == "ProgressDeadlineExceeded")
+        new = sets_of(cluster)["2"].metadata.name
+        assert progress(cluster)[::2] == (
+            "False",
+            f'ReplicaSet "{new}" has timed out progressing.',
+        )
+        assert sizes(cluster) == {"1": 8, "2": 5}
+        assert bounds.end() == (13, 8)
+        await change(cluster, {"replicas": 15})
+        await until(lambda: sizes(cluster) == {"1": 12, "2": 7})
+        await change(cluster, image("app:3"))
+        await until(lambda: done(cluster))
+
+
+async def test_a_paused_deployment_scales_and_does_not_roll() -> None:
+    """While paused, replicas follow and the template waits."""
+    async with living(PARTS) as cluster:
+        await deployed(cluster, 4)
+        await change(cluster, {"paused": True})
+        await change(cluster, image("app:2"))
+        await change(cluster, {"replicas": 6})
+        await until(lambda: seen(cluster).status.available_replicas == 6)
+        assert progress(cluster) == ("Unknown", "DeploymentPaused", "Deployment is paused")
+        assert seen(cluster).status.updated_replicas == 0
+        assert sizes(cluster) == {"1": 6}
+        await change(cluster, {"paused": False})
+        await until(lambda: done(cluster))
+        assert sizes(cluster) == {"1": 0, "2": 6}
+
+
+async def test_recreate_never_mixes() -> None:
+    """New pods come when the last old one is gone, the terminating ones included."""
+    parts = {**PARTS, "nodes": lambda means: Attendant(means, stopping=20.0)}
+    async with living(parts) as cluster:
+        await deployed(cluster, 3, strategy={"type": "Recreate"})
+        mixed = []
+
+        def look(old: Pod | None, new: Pod | None) -> None:
+            del old, new
+            hashes = {
+                pod.metadata.labels["pod-template-hash"] for pod in cluster.crew.cache.store(Pod)
+            }
+            mixed.append(len(hashes) > 1)
+
+        cluster.crew.cache.store(Pod).on_change(look)
+        await change(cluster, image("app:2"))
+        await until(lambda: done(cluster))
+        assert mixed
+        assert not any(mixed)
+        assert sizes(cluster) == {"1": 0, "2": 3}
+
+
+async def test_history_is_kept_up_to_its_limit() -> None:
+    """Two old ReplicaSets are kept, the others are forgotten."""
+    async with living(PARTS) as cluster:
+        await deployed(cluster, 1, revisionHistoryLimit=2)
+        for version in range(2, 7):
+            await change(cluster, image(f"app:{version}"))
+            await until(lambda: done(cluster))
+        await until(lambda: sorted(sets_of(cluster)) == ["4", "5", "6"])
+
+
+async def test_a_taken_name_is_a_collision() -> None:
+    """Another template under the name that a ReplicaSet would get: it gets another one."""
+    async with living(PARTS) as cluster:
+        await deployed(cluster, 1)
+        (mine,) = sets_of(cluster).values()
+        name = mine.metadata.name
+        await cluster.client.delete(DEPLOYMENTS, "web", "default", propagation="Background")
+        store = cluster.crew.cache.store(ReplicaSet)
+        await until(lambda: len(store) == 0)
+        other = deployment(image="other:1")
+        thief = REPLICA_SETS({**other.raw, "metadata": {"name": name, "namespace": "default"}})
+        thief.raw["spec"]["selector"] = {"matchLabels": {"app": "thief"}}
+        thief.raw["spec"]["template"]["metadata"]["labels"] = {"app": "thief"}
+        await cluster.client.create(thief)
+        await deployed(cluster, 1)
+        assert seen(cluster).status.collision_count == 1
+        assert name not in {one.metadata.name for one in sets_of(cluster).values()}
+
+
+async def test_an_orphaned_replica_set_is_adopted() -> None:
+    """A Deployment that returns finds its pods where it left them."""
+    async with living(PARTS) as cluster:
+        await deployed(cluster, 2)
+        before = {pod.metadata.name for pod in living_pods(cluster)}
+        await cluster.client.delete(DEPLOYMENTS, "web", "default", propagation="Orphan")
+        store = cluster.crew.cache.store(ReplicaSet)
+        await until(lambda: all(one.metadata.controller is None for one in store))
+        await deployed(cluster, 2)
+        assert {pod.metadata.name for pod in living_pods(cluster)} == before
+
+
+async def test_the_surge_holds_while_evictions_are_refused() -> None:
+    """Three new pods wait beside ten old ones for an hour, and few requests are made."""
+    async with living(WITH_BUDGETS) as cluster:
+        await deployed(cluster)
+        await cluster.client.create(budget(minAvailable=13))
+        await asyncio.sleep(5)
+        bounds = Bounds(cluster)
+        await change(cluster, image("app:2"))
+        await until(lambda: seen(cluster).status.available_replicas == 13)
+        await asyncio.sleep(3600)
+        assert bounds.end() == (13, 10)
+        assert sizes(cluster) == {"1": 10, "2": 3}
+        assert sets_of(cluster)["1"].metadata.annotations[WISH] == "5"
+        told = await events(cluster, "ReplicaSet")
+        assert 1 < sum(count for reason, _, count in told if reason == "EvictionRefused") < 100
+        await cluster.client.delete(BUDGETS, "web", "default")
+        await until(lambda: done(cluster), within=60)
+
+
+async def test_a_budget_paces_a_rollout() -> None:
+    """The tighter of budget and strategy counts, and the rollout still ends."""
+    async with living(WITH_BUDGETS) as cluster:
+        await deployed(cluster)
+        await cluster.client.create(budget(maxUnavailable=1))
+        await asyncio.sleep(5)
+        bounds = Bounds(cluster)
+        await change(cluster, image("app:2"))
+        await until(lambda: done(cluster), within=600)
+        most, least = bounds.end()
+        assert most <= 13
+        assert least is not None and least >= 9
+
+
+async def test_a_repairing_rollout_is_not_held_back() -> None:
+    """Pods that never became ready go without asking, however unmet the budget is."""
+    async with living(WITH_BUDGETS) as cluster:
+        await cluster.client.create(budget(minAvailable=4))
+        await cluster.client.create(deployment(replicas=4, image="app:bad"))
+        await until(lambda: len(living_pods(cluster)) == 4)
+        await asyncio.sleep(30)
+        await change(cluster, image("app:2"))
+        await until(lambda: done(cluster), within=60)
+
+
+async def test_going_back_ends_a_wish() -> None:
+    """Refused evictions of a rollout that was taken back do not happen later."""
+    async with living(WITH_BUDGETS) as cluster:
+        await deployed(cluster, strategy={"rollingUpdate": {"maxSurge": 1, "maxUnavailable": 5}})
+        before = {pod.metadata.name for pod in living_pods(cluster)}
+        await cluster.client.create(budget(maxUnavailable=0))
+        await asyncio.sleep(5)
+        await change(cluster, image("app:bad"))
+        await until(lambda: WISH in sets_of(cluster)["1"].metadata.annotations)
+        await asyncio.sleep(60)
+        await change(cluster, image("app:1"))
+        await until(lambda: done(cluster), within=60)
+        await cluster.client.delete(BUDGETS, "web", "default")
+        await asyncio.sleep(60)
+        assert {pod.metadata.name for pod in living_pods(cluster)} == before
+
+
+async def test_a_rollout_survives_restarts() -> None:
+    """Controllers stopped at many moments of a rollout: it finishes within its limits."""
+    async with living({"nodes": Attendant, "disruption-controller": Budgets}) as cluster:
+        loop = asyncio.get_running_loop()
+
+        def start() -> asyncio.Task[None]:
+            crew = Crew(cluster.server.connect, clock=loop.time, rng=cluster.crew.means("x").rng)
+            crew.add("deployment-controller", Deployments)
+            crew.add("replicaset-controller", ReplicaSets)
+            return asyncio.create_task(crew.run())
+
+        async def stop(work: asyncio.Task[None]) -> None:
+            work.cancel()
+            with suppress(asyncio.CancelledError):
+                await work
+
+        work = start()
+        cluster.crew.cache.store(ReplicaSet)
+        await cluster.client.create(deployment(replicas=10))
+        await until(lambda: len(living_pods(cluster)) == 10)
+        await asyncio.sleep(5)
+        bounds = Bounds(cluster)
+        await cluster.client.patch(DEPLOYMENTS, "web", "default", {"spec": image("app:2")})
+        for turns in range(5, 400, 13):
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await stop(work)
+            work = start()
+        new = {"app:2"}
+        await until(
+            lambda: {(pod.spec.containers or ())[0].image for pod in living_pods(cluster)} == new
+        )
+        await asyncio.sleep(60)
+        most, least = bounds.end()
+        assert len(cluster.crew.cache.store(Pod)) == 10
+        assert most <= 13
+        assert least is not None and least >= 8
+        await stop(work)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import msgspec
 import pytest
+from tests.runtime.memory_server import Answered
 
 from zonewise.api.errors import ApiError, Conflict, NotFound, Status, TooManyRequests
 from zonewise.api.meta import ObjectMeta
@@ -36,26 +36,7 @@ class Server:
         error = self._rule(name)
         if error is not None:
             raise error
-        return Answered()
-
-    async def close(self) -> None:
-        """Nothing is open."""
-
-
-class Answered:
-    """A Status that says it worked."""
-
-    def __init__(self) -> None:
-        self.status = 200
-        self.headers: Mapping[str, str] = {}
-
-    async def read(self) -> bytes:
-        """The body."""
-        return b'{"kind":"Status","status":"Success"}'
-
-    async def chunks(self) -> AsyncIterator[bytes]:
-        """The body, in one piece."""
-        yield await self.read()
+        return Answered(200, b'{"kind":"Status","status":"Success"}')
 
     async def close(self) -> None:
         """Nothing is open."""
