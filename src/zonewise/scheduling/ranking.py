@@ -80,12 +80,16 @@ class Ranking:
         self._narrow = [factor for factor in self._factors if factor.narrow]
         self._of: dict[Role, list[tuple[int, Factor]]] = {role: [] for role in Role}
         wide: dict[str, int] = {}
-        for number, factor in enumerate(self._factors):
+        each = self._each = tuple(enumerate(self._factors))
+        for number, factor in each:
             self._of[factor.role].append((number, factor))
             if not factor.narrow:
                 factor.slot = wide.setdefault(factor.key, len(wide))
         for slot, factor in enumerate(self._narrow):
             factor.slot = slot
+        self._sources = tuple(
+            {id(factor.counts): (number, factor.counts) for number, factor in each}.values()
+        )
         self._wide_keys = tuple(wide)
         self._spread_keys = tuple(factor.key for _, factor in self._of[Role.SPREAD])
         self._even_keys = tuple(factor.key for _, factor in self._of[Role.EVEN])
@@ -98,16 +102,33 @@ class Ranking:
     def refresh(self, names: Iterable[str]) -> None:
         """Look again at these nodes; they may have changed, come or gone."""
         scope, again = self._scope, dict[str, None]()
+        places, rows, verdict_of = self._places, self._rows, self.fitness.of
         for name in names:
             if scope is not None and name not in scope:
                 continue
-            place = self._places.get(name)
-            if place is not None:
-                self._count(place, again)
-                again[name] = None
-            elif name in self._rows:
-                self._leave(name, self._rows.pop(name), again)
-                self.fitness.forget(name)
+            place = places.get(name)
+            row = rows.get(name)
+            if place is None:
+                if row is not None:
+                    del rows[name]
+                    self._leave(name, row, again)
+                    self.fitness.forget(name)
+                continue
+            verdict = verdict_of(place)
+            if (
+                row is not None
+                and row.drawer is not None
+                and row.shape == place.shape
+                and verdict.refusal is None
+                and not self._counted_anew(name, row)
+            ):
+                row.verdict = verdict
+                entry = (-verdict.score, len(place.tenants), place.tie, name)
+                if entry != row.entry:
+                    self._push(row, row.drawer, entry)
+                continue
+            self._count(place, row, verdict, again)
+            again[name] = None
         for name in again:
             row = self._rows.get(name)
             if row is not None:
@@ -162,18 +183,23 @@ class Ranking:
         assert winner is not None
         return winner[3], -winner[0]
 
-    def _count(self, place: Place, again: dict[str, None]) -> None:
+    def _counted_anew(self, name: str, row: _Row) -> bool:
+        """Whether pods that count came to a node, or went."""
+        seen = row.counts
+        return any([counts.get(name, 0) != seen[number] for number, counts in self._sources])
+
+    def _count(
+        self, place: Place, row: _Row | None, verdict: Verdict, again: dict[str, None]
+    ) -> None:
         """Bring the counts of a node's domains up to date."""
         name = place.name
-        verdict = self.fitness.of(place)
-        row = self._rows.get(name)
         if row is None or row.shape != place.shape:
             if row is not None:
                 self._leave(name, row, again)
             row = self._rows[name] = self._join(place, verdict)
         row.verdict = verdict
         counts = row.counts
-        for number, factor in enumerate(self._factors):
+        for number, factor in self._each:
             count = factor.counts.get(name, 0)
             change = count - counts[number]
             if change:
@@ -237,6 +263,9 @@ class Ranking:
                 drawer = self._drawers[key] = _Drawer(key)
             row.drawer = drawer
             drawer.size += 1
+        self._push(row, drawer, entry)
+
+    def _push(self, row: _Row, drawer: _Drawer, entry: Entry) -> None:
         row.entry = entry
         heap = drawer.heap
         heappush(heap, entry)
