@@ -18,7 +18,8 @@ in-zone         part of a Service's simulated requests that stayed in their zone
 failed          part of them that found no endpoint
 ==============  =================================================================================
 
-Gauges read the stores that the cluster's parts share, so they see what those see, when they do.
+Gauges read the stores that the cluster's parts share, so they see what those see, when they do. The
+pods of workloads are counted change by change: looking is cheap, however many there are.
 """
 
 from __future__ import annotations
@@ -104,6 +105,22 @@ class Expectation:
         return value > than
 
 
+@dataclass(slots=True)
+class _Tally:
+    """A workload's pods that are not on their way out."""
+
+    chosen: selector.Selector
+    pods: int = 0
+    ready: int = 0
+    pending: int = 0
+
+    def count(self, pod: Pod, sign: int) -> None:
+        if _lives(pod) and self.chosen.matches(pod.metadata.labels):
+            self.pods += sign
+            self.ready += sign * ready(pod)
+            self.pending += sign * (not pod.spec.node_name)
+
+
 class Gauges:
     """Measures one cluster."""
 
@@ -114,9 +131,12 @@ class Gauges:
         self._deployments = cache.store(Deployment)
         self._statefulsets = cache.store(StatefulSet)
         self._daemonsets = cache.store(DaemonSet)
+        self._tallies: dict[str, dict[Key, _Tally]] = {}  # by namespace
         self.drains = 0
         self._misplaced = 0
-        self.pods.on_change(self._placed)
+        for store in (self._deployments, self._statefulsets, self._daemonsets):
+            store.on_change(self._workload_changed)
+        self.pods.on_change(self._pod_changed)
 
     def value(self, asked: Expectation) -> float | None:
         """The number that is asked for; None if what it is about is not there."""
@@ -146,56 +166,64 @@ class Gauges:
         """Of each workload, how many pods are Ready and how many there are to be."""
         stores = (self._deployments, self._statefulsets, self._daemonsets)
         return {
-            one.key: (sum(map(ready, self._members(one))), _desired(one))
-            for store in stores
-            for one in store
+            one.key: (self._tally(one).ready, _desired(one)) for store in stores for one in store
         }
 
     def _of_workload(self, asked: Expectation, workload: Workload) -> float:
-        members = self._members(workload)
-        up = [pod for pod in members if ready(pod)]
+        tally = self._tally(workload)
         match asked.measure:
             case "pods":
-                return len(members)
-            case "ready":
-                if not asked.zone:
-                    return len(up)
-                return sum(self._zone(pod) == asked.zone for pod in up)
+                return tally.pods
+            case "ready" if not asked.zone:
+                return tally.ready
             case "unavailable":
-                return max(0, _desired(workload) - len(up))
+                return max(0, _desired(workload) - tally.ready)
             case "surplus":
-                return max(0, len(members) - _desired(workload))
+                return max(0, tally.pods - _desired(workload))
             case "pending":
-                return sum(not pod.spec.node_name for pod in members)
+                return tally.pending
             case "updated":
                 return _updated(workload)
         zones = Counter({zone_of(node): 0 for node in self.nodes})
-        zones.update(map(self._zone, up))
+        zones.update(
+            self._zone(pod)
+            for pod in self.pods
+            if pod.metadata.namespace == workload.metadata.namespace
+            and tally.chosen.matches(pod.metadata.labels)
+            and _lives(pod)
+            and ready(pod)
+        )
+        if asked.measure == "ready":
+            return zones[asked.zone]
         return max(zones.values(), default=0) - min(zones.values(), default=0)
 
-    def _members(self, workload: Workload) -> list[Pod]:
-        chosen = selector.from_object(workload.spec.selector)
-        namespace = workload.metadata.namespace
-        return [
-            pod
-            for pod in self.pods
-            if pod.metadata.namespace == namespace
-            and _lives(pod)
-            and chosen.matches(pod.metadata.labels)
-        ]
+    def _tally(self, workload: Workload) -> _Tally:
+        return self._tallies[workload.metadata.namespace][workload.key]
+
+    def _workload_changed(self, old: Workload | None, new: Workload | None) -> None:
+        """Selectors never change, so only new workloads have to be counted for."""
+        if old is None and new is not None:
+            namespace = new.metadata.namespace
+            tally = _Tally(selector.from_object(new.spec.selector))
+            self._tallies.setdefault(namespace, {})[new.key] = tally
+            for pod in self.pods:
+                if pod.metadata.namespace == namespace:
+                    tally.count(pod, 1)
+
+    def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
+        for pod, sign in ((old, -1), (new, 1)):
+            if pod is not None:
+                for tally in self._tallies.get(pod.metadata.namespace, {}).values():
+                    tally.count(pod, sign)
+        if old is not None and new is not None and new.spec.node_name and not old.spec.node_name:
+            self._misplaced += any(
+                rule.when_unsatisfiable == "DoNotSchedule" and self._broken(new, rule)
+                for rule in new.spec.topology_spread_constraints
+            )
 
     def _zone(self, pod: Pod) -> str:
         node = self.nodes.get(("", pod.spec.node_name))
         return zone_of(node) if node else ""
-
-    def _placed(self, old: Pod | None, new: Pod | None) -> None:
-        """Judge a pod's place at the moment it gets one."""
-        if old is None or new is None or old.spec.node_name or not new.spec.node_name:
-            return
-        self._misplaced += any(
-            constraint.when_unsatisfiable == "DoNotSchedule" and self._broken(new, constraint)
-            for constraint in new.spec.topology_spread_constraints
-        )
 
     def _broken(self, pod: Pod, rule: TopologySpreadConstraint) -> bool:
         """Whether the pod's domain has too many, as the nodes and pods are now."""

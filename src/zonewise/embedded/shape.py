@@ -8,8 +8,9 @@ Pure: objects in, objects out, and an account of what was changed. The rules, in
   pods that a node runs by itself) is left out and told.
 * *Stripped*: what the other cluster's server and controllers wrote: status, identity, owners,
   addresses of Services, bindings of claims. Of nodes the size stays.
+* *Simulated*: storage classes keep their names and get the provisioner that is here.
 * *Invented*: what is referred to and not in the dump, if nothing would come up without it:
-  namespaces, service accounts, priority classes.
+  namespaces, service accounts, priority classes, storage classes, claims.
 
 With ``keep_placement`` pods that have a node keep it. Those of workloads come without an owner, and
 so do their ReplicaSets and ControllerRevisions: they are planted before the workloads, which adopt
@@ -25,6 +26,7 @@ from typing import Any
 
 import msgspec
 
+from zonewise.embedded.volumes.words import EMBEDDED, WAIT
 from zonewise.runtime import dump
 
 Obj = dict[str, Any]
@@ -37,6 +39,8 @@ OVER = "has ended"
 HARDWARE = "is about hardware that is not here"
 CREDENTIALS = "is a credential of the other cluster"
 INVENTED = "is referred to and not in the dump"
+
+CLAIM_SIZE = "1Gi"
 
 _ANEW = frozenset(
     {
@@ -229,6 +233,8 @@ def _stripped(given: Obj, keep_placement: bool) -> Obj:
             obj.pop("spec", None)
         case "PersistentVolumeClaim":
             spec.pop("volumeName", None)
+        case "StorageClass":
+            obj = _class(obj["metadata"]["name"], obj)
         case "PersistentVolume":
             spec.pop("claimRef", None)
         case "CustomResourceDefinition":
@@ -290,14 +296,48 @@ def _missing(objects: Iterable[Obj]) -> Iterator[Obj]:
         account = spec.get("serviceAccountName") or spec.get("serviceAccount")
         if account and account != "default":
             wanted["ServiceAccount", namespace, account] = None
+        for kind, name in _claims(obj, spec):
+            if name:
+                wanted[kind, namespace if kind == "PersistentVolumeClaim" else "", name] = None
         priority = spec.get("priorityClassName") or ""
         if priority and not priority.startswith(_SYSTEM_PRIORITY):
             wanted["PriorityClass", "", priority] = None
     for kind, namespace, name in sorted(wanted.keys() - there):
-        group = "scheduling.k8s.io/v1" if kind == "PriorityClass" else "v1"
         meta = {"name": name, **({"namespace": namespace} if namespace else {})}
-        obj = {"apiVersion": group, "kind": kind, "metadata": meta}
-        yield {**obj, "value": 0} if kind == "PriorityClass" else obj
+        obj = {"apiVersion": "v1", "kind": kind, "metadata": meta}
+        match kind:
+            case "PriorityClass":
+                yield {**obj, "apiVersion": "scheduling.k8s.io/v1", "value": 0}
+            case "StorageClass":
+                yield _class(name, {"metadata": meta})
+            case "PersistentVolumeClaim":
+                size = {"requests": {"storage": CLAIM_SIZE}}
+                yield {**obj, "spec": {"accessModes": ["ReadWriteOnce"], "resources": size}}
+            case _:
+                yield obj
+
+
+def _claims(obj: Obj, spec: Obj) -> Iterator[tuple[str, str]]:
+    """The claims and storage classes that pods of this spec, or the object, need by name."""
+    own = _at(obj, "spec")
+    for template in own.get("volumeClaimTemplates") or ():
+        yield "StorageClass", _at(template, "spec").get("storageClassName") or ""
+    if obj["kind"] == "PersistentVolumeClaim":
+        yield "StorageClass", own.get("storageClassName") or ""
+    for volume in spec.get("volumes") or ():
+        yield "PersistentVolumeClaim", _at(volume, "persistentVolumeClaim").get("claimName") or ""
+
+
+def _class(name: str, given: Obj) -> Obj:
+    """A class of that name whose volumes are simulated."""
+    kept = {key: given[key] for key in ("metadata", "reclaimPolicy") if key in given}
+    return {
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "StorageClass",
+        **kept,
+        "provisioner": EMBEDDED,
+        "volumeBindingMode": given.get("volumeBindingMode") or WAIT,
+    }
 
 
 def _template(obj: Obj) -> Obj | None:
