@@ -131,7 +131,7 @@ async def test_an_owner_that_goes_adopts_nobody() -> None:
 
 
 async def test_what_cannot_be_created_is_told_and_tried_again() -> None:
-    """A refused creation is a condition and an event; it succeeds when what was missing is there."""
+    """A refused creation is a condition and an event; it works once nothing is missing."""
     async with living(PARTS) as cluster:
         owner = replica_set(replicas=4)
         owner.raw["spec"]["template"]["spec"]["serviceAccountName"] = "late"

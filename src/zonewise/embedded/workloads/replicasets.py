@@ -7,7 +7,7 @@ one ReplicaSet. Nothing is done while the store lacks something this controller 
 
 *Bounded*: at most ``BURST`` pods are created or taken down in a pass; a pass that changed pods
 writes no status, the one that sees the change does. ``cadence`` spaces passes over large
-ReplicaSets.
+ReplicaSets; a new size does not wait for it.
 
 *Retried* with growing pauses: creations that were refused (a quota, a webhook) and deletions that
 failed; the status says so as ``ReplicaFailure``. Refused evictions are no failure: ``removal`` says
@@ -80,7 +80,8 @@ class ReplicaSets:
             return None
         if not (self._expected.settled(key) and self._own.settled(key)):
             return GLANCE
-        if (wait := self._cadence.wait(key)) > 0:
+        seen = owner.status.observed_generation == owner.metadata.generation
+        if seen and (wait := self._cadence.wait(key)) > 0:
             return wait
         wanted = selector.from_object(owner.spec.selector)
         pods = await claimed(self._client, owner, wanted, self._pods)
