@@ -44,7 +44,7 @@ from zonewise.embedded.workloads.expectations import GLANCE, Expectations
 from zonewise.embedded.workloads.ordinals import REVISION_LABEL
 from zonewise.embedded.workloads.removal import Mode, Removal
 from zonewise.embedded.workloads.revisions import HISTORY
-from zonewise.embedded.workloads.views import ControllerRevision, DaemonSet, opened
+from zonewise.embedded.workloads.views import ControllerRevision, DaemonSet
 from zonewise.embedded.workloads.wakening import gives, matters, members, refused
 from zonewise.runtime.controller import Controller, own_key
 
@@ -174,7 +174,14 @@ class _Pass:
         pods = await claimed(self._client, group, selector, home.pods)
         found = await claimed(self._client, group, selector, home.revisions)
         history = revisions.ordered(found)
-        current, collisions = await self._current_revision(history)
+        current, collisions = await revisions.present(
+            self._client,
+            group,
+            group.spec.template,
+            history,
+            hash_label=REVISION_LABEL,
+            collisions=group.status.collision_count,
+        )
         place = place_of(bytes(group.spec.template))
         rule = rule_of(group, _hash(current))
         spots, stray = self._spots(place, pods)
@@ -191,27 +198,6 @@ class _Pass:
             raise self._errors[0]
         soon = next_available(pods, rule.min_ready, self._now)
         return min((*self._again, *(() if soon is None else (soon,))), default=None)
-
-    async def _current_revision(
-        self, history: list[ControllerRevision]
-    ) -> tuple[ControllerRevision, int | None]:
-        group = self._group
-        data = revisions.patch_of(bytes(group.spec.template))
-        collisions = group.status.collision_count
-        found, number = revisions.choose(history, data)
-        if found is None:
-            return await revisions.record(
-                self._client,
-                group,
-                data,
-                number,
-                labels=opened(group.spec.template).metadata.labels,
-                hash_label=REVISION_LABEL,
-                collisions=collisions,
-            )
-        if found.revision != number:
-            found = await revisions.renumber(self._client, found, number)
-        return found, collisions
 
     def _spots(self, place: Place, pods: tuple[Pod, ...]) -> tuple[list[Spot], list[Pod]]:
         """Every node with its pods, and the pods of nodes that are no more."""
@@ -273,9 +259,10 @@ class _Pass:
 
     async def _replace(self, decision: Decision) -> None:
         """Take down what is outdated."""
-        if not decision.allowed:
-            return
         removal = self._home.removal
+        if not decision.allowed:
+            removal.forget(self._group.key)
+            return
         taken = await removal.take(self._group.key, decision.outdated, decision.allowed)
         for pod in taken.granted:
             self._gone(pod)

@@ -17,7 +17,7 @@ kept, the newest ones.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 
 import msgspec
@@ -25,7 +25,7 @@ import msgspec
 from zonewise.api.errors import AlreadyExists, NotFound
 from zonewise.api.meta import Object, ObjectMeta
 from zonewise.embedded.workloads.creation import owner_reference
-from zonewise.embedded.workloads.views import ControllerRevision
+from zonewise.embedded.workloads.views import ControllerRevision, opened
 from zonewise.runtime.client import Client
 
 HASH_LABEL = "controller.kubernetes.io/hash"
@@ -103,6 +103,37 @@ def surplus(
     return unused[: max(len(unused) - keep, 0)]
 
 
+async def present(
+    client: Client,
+    owner: Object,
+    template: msgspec.Raw,
+    history: Sequence[ControllerRevision],
+    *,
+    hash_label: str,
+    collisions: int | None,
+) -> tuple[ControllerRevision, int | None]:
+    """The revision of a workload's template: found, moved to the end of the history, or recorded.
+
+    Also gives the count of collisions.
+    """
+    data = patch_of(bytes(template))
+    found, number = choose(history, data)
+    if found is None:
+        labels = opened(template).metadata.labels
+        return await record(
+            client,
+            owner,
+            data,
+            number,
+            labels=labels,
+            hash_label=hash_label,
+            collisions=collisions,
+        )
+    if found.revision != number:
+        found = await renumber(client, found, number)
+    return found, collisions
+
+
 async def record(
     client: Client,
     owner: Object,
@@ -112,12 +143,8 @@ async def record(
     labels: Mapping[str, str],
     hash_label: str,
     collisions: int | None,
-    known: Collection[str] = frozenset(),
 ) -> tuple[ControllerRevision, int | None]:
-    """Create a revision, or find the one that is there; also gives the count of collisions.
-
-    ``known`` are names not to run into again.
-    """
+    """Create a revision, or find the one that is there; also gives the count of collisions."""
     while True:
         text = digest(data, collisions)
         revision = ControllerRevision(
@@ -132,8 +159,7 @@ async def record(
             revision=number,
         )
         try:
-            if revision.metadata.name not in known:
-                return await client.create(revision), collisions
+            return await client.create(revision), collisions
         except AlreadyExists:
             there = await client.get(
                 ControllerRevision, revision.metadata.name, owner.metadata.namespace

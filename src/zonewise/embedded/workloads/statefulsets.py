@@ -114,13 +114,23 @@ class _Pass:
         )
         found = await claimed(self._client, group, selector, home.revisions)
         history = revisions.ordered(found)
-        update, collisions = await self._update_revision(history)
+        leaving = group.metadata.deletion_timestamp is not None
+        if leaving and not history:
+            return None
+        update, collisions = await revisions.present(
+            self._client,
+            group,
+            group.spec.template,
+            history,
+            hash_label=HASH_LABEL,
+            collisions=group.status.collision_count or 0,
+        )
         known = {one.metadata.name: one for one in history}
         current = known.get(group.status.current_revision, update)
         rule = rule_of(group, current.metadata.name, update.metadata.name)
         counts = ordinals.count(rule, pods, now=self._now)
         outdated = 0
-        if group.metadata.deletion_timestamp is None:
+        if not leaving:
             decision = ordinals.decide(rule, pods, now=self._now, stale=self._stale(rule))
             await self._tend(decision)
             await self._create(decision, rule, (current, update))
@@ -131,29 +141,6 @@ class _Pass:
             raise self._errors[0]
         soon = next_available(pods, rule.min_ready, self._now)
         return min((*self._again, *(() if soon is None else (soon,))), default=None)
-
-    async def _update_revision(
-        self, history: list[ControllerRevision]
-    ) -> tuple[ControllerRevision, int]:
-        group = self._group
-        data = revisions.patch_of(bytes(group.spec.template))
-        collisions = group.status.collision_count or 0
-        found, number = revisions.choose(history, data)
-        if found is None:
-            labels = opened(group.spec.template).metadata.labels
-            found, count = await revisions.record(
-                self._client,
-                group,
-                data,
-                number,
-                labels=labels,
-                hash_label=HASH_LABEL,
-                collisions=collisions,
-            )
-            return found, count or 0
-        if found.revision != number:
-            found = await revisions.renumber(self._client, found, number)
-        return found, collisions
 
     def _stale(self, rule: Rule) -> frozenset[int]:
         """Numbers whose claims still belong to a former pod."""
@@ -286,6 +273,7 @@ class _Pass:
     async def _take_down(self, decision: Decision) -> int:
         """Take pods down; gives how many of them were outdated."""
         if not decision.departures:
+            self._home.removal.forget(self._group.key)
             return 0
         causes = {one.pod.metadata.uid: one.cause for one in decision.departures}
         pods = [one.pod for one in decision.departures]
@@ -311,7 +299,7 @@ class _Pass:
         return sum(causes[pod.metadata.uid] == "update" for pod in taken.granted)
 
     async def _write_status(
-        self, rule: Rule, counts: Counts, outdated: int, collisions: int
+        self, rule: Rule, counts: Counts, outdated: int, collisions: int | None
     ) -> None:
         group, complete = self._group, ordinals.complete(rule, counts)
         status = StatefulSetStatus(

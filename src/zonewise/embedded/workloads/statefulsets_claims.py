@@ -19,7 +19,6 @@ collected, and left alone. Where another controller manages a claim, the policy 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import ClassVar
 
 import msgspec
@@ -68,16 +67,6 @@ def drafts(group: StatefulSet, number: int) -> dict[str, ClaimDraft]:
             spec=template.spec,
         )
     return found
-
-
-def mounted(pod: Pod, claims: Iterable[tuple[str, ClaimDraft]]) -> bool:
-    """Whether a pod has all claims as volumes."""
-    volumes = {volume.name: volume.persistent_volume_claim for volume in pod.spec.volumes}
-    for volume, claim in claims:
-        source = volumes.get(volume)
-        if source is None or source.claim_name != claim.metadata.name:
-            return False
-    return True
 
 
 def stale(claim: PersistentVolumeClaim, pod: str) -> bool:
