@@ -30,6 +30,8 @@ from zonewise.embedded.volumes.words import EMBEDDED, WAIT
 from zonewise.runtime import dump
 
 Obj = dict[str, Any]
+Reference = tuple[str, str, str]
+"""Kind, namespace and name."""
 
 ANEW = "made anew here"
 STANDARD = "every cluster has it"
@@ -38,6 +40,7 @@ ON_NODE = "its node runs it by itself"
 OVER = "has ended"
 HARDWARE = "is about hardware that is not here"
 CREDENTIALS = "is a credential of the other cluster"
+MALFORMED = "is not formed as its kind is"
 INVENTED = "is referred to and not in the dump"
 
 CLAIM_SIZE = "1Gi"
@@ -123,13 +126,19 @@ def shape(objects: Iterable[Obj], *, keep_placement: bool = False) -> Shape:
     """The shape of the cluster that these objects are of."""
     left: dict[tuple[str, str], list[str]] = {}
     kept: list[Obj] = []
+    wanted: set[Reference] = set()
     for obj in objects:
-        why = _out(obj, keep_placement)
+        try:
+            why = _out(obj, keep_placement)
+            stripped = obj if why else _stripped(obj, keep_placement)
+            wanted.update(() if why else _references(stripped))
+        except (AttributeError, KeyError, TypeError):
+            why = MALFORMED  # the API server here would say the same, at length
         if why:
             left.setdefault((obj["kind"], why), []).append(_name(obj))
-            continue
-        kept.append(_stripped(obj, keep_placement))
-    made = list(_missing(kept))
+        else:
+            kept.append(stripped)
+    made = list(_missing(kept, wanted))
     more: dict[tuple[str, str], list[str]] = {}
     for obj in made:
         more.setdefault((obj["kind"], INVENTED), []).append(_name(obj))
@@ -234,7 +243,7 @@ def _stripped(given: Obj, keep_placement: bool) -> Obj:
         case "PersistentVolumeClaim":
             spec.pop("volumeName", None)
         case "StorageClass":
-            obj = _class(obj["metadata"]["name"], obj)
+            return _class(obj)
         case "PersistentVolume":
             spec.pop("claimRef", None)
         case "CustomResourceDefinition":
@@ -282,60 +291,59 @@ def _job(obj: Obj, spec: Obj) -> None:
                 labels.pop(label, None)
 
 
-def _missing(objects: Iterable[Obj]) -> Iterator[Obj]:
+def _missing(objects: Iterable[Obj], wanted: set[Reference]) -> Iterator[Obj]:
     """What is referred to, without which nothing would come up, and which is not there."""
-    there: set[tuple[str, str, str]] = {("Namespace", "", name) for name in _NAMESPACES}
-    wanted: dict[tuple[str, str, str], None] = {}
+    there: set[Reference] = {("Namespace", "", name) for name in _NAMESPACES}
     for obj in objects:
-        namespace = obj["metadata"].get("namespace", "")
-        there.add((obj["kind"], namespace, obj["metadata"].get("name", "")))
-        if namespace:
-            wanted["Namespace", "", namespace] = None
-        template = obj if obj["kind"] == "Pod" else _template(obj)
-        spec = _at(template, "spec") if template is not None else {}
-        account = spec.get("serviceAccountName") or spec.get("serviceAccount")
-        if account and account != "default":
-            wanted["ServiceAccount", namespace, account] = None
-        for kind, name in _claims(obj, spec):
-            if name:
-                wanted[kind, namespace if kind == "PersistentVolumeClaim" else "", name] = None
-        priority = spec.get("priorityClassName") or ""
-        if priority and not priority.startswith(_SYSTEM_PRIORITY):
-            wanted["PriorityClass", "", priority] = None
-    for kind, namespace, name in sorted(wanted.keys() - there):
+        meta = obj["metadata"]
+        there.add((obj["kind"], meta.get("namespace", ""), meta["name"]))
+    for kind, namespace, name in sorted(wanted - there):
+        if not name:
+            continue
         meta = {"name": name, **({"namespace": namespace} if namespace else {})}
-        obj = {"apiVersion": "v1", "kind": kind, "metadata": meta}
+        made = {"apiVersion": "v1", "kind": kind, "metadata": meta}
         match kind:
             case "PriorityClass":
-                yield {**obj, "apiVersion": "scheduling.k8s.io/v1", "value": 0}
+                yield {**made, "apiVersion": "scheduling.k8s.io/v1", "value": 0}
             case "StorageClass":
-                yield _class(name, {"metadata": meta})
+                yield _class({"metadata": meta})
             case "PersistentVolumeClaim":
                 size = {"requests": {"storage": CLAIM_SIZE}}
-                yield {**obj, "spec": {"accessModes": ["ReadWriteOnce"], "resources": size}}
+                yield {**made, "spec": {"accessModes": ["ReadWriteOnce"], "resources": size}}
             case _:
-                yield obj
+                yield made
 
 
-def _claims(obj: Obj, spec: Obj) -> Iterator[tuple[str, str]]:
-    """The claims and storage classes that pods of this spec, or the object, need by name."""
+def _references(obj: Obj) -> Iterator[Reference]:
+    """What an object, or its pods, cannot do without; some have no name."""
+    namespace = obj["metadata"].get("namespace", "")
+    yield "Namespace", "", namespace
     own = _at(obj, "spec")
-    for template in own.get("volumeClaimTemplates") or ():
-        yield "StorageClass", _at(template, "spec").get("storageClassName") or ""
     if obj["kind"] == "PersistentVolumeClaim":
-        yield "StorageClass", own.get("storageClassName") or ""
+        yield "StorageClass", "", own.get("storageClassName") or ""
+    for claim in own.get("volumeClaimTemplates") or ():
+        yield "StorageClass", "", _at(claim, "spec").get("storageClassName") or ""
+    template = obj if obj["kind"] == "Pod" else _template(obj)
+    spec = _at(template, "spec") if template is not None else {}
+    account = spec.get("serviceAccountName") or spec.get("serviceAccount") or ""
+    if account != "default":
+        yield "ServiceAccount", namespace, account
+    priority = spec.get("priorityClassName") or ""
+    if not priority.startswith(_SYSTEM_PRIORITY):
+        yield "PriorityClass", "", priority
     for volume in spec.get("volumes") or ():
-        yield "PersistentVolumeClaim", _at(volume, "persistentVolumeClaim").get("claimName") or ""
+        claim = _at(volume, "persistentVolumeClaim").get("claimName") or ""
+        yield "PersistentVolumeClaim", namespace, claim
 
 
-def _class(name: str, given: Obj) -> Obj:
-    """A class of that name whose volumes are simulated."""
-    kept = {key: given[key] for key in ("metadata", "reclaimPolicy") if key in given}
+def _class(given: Obj) -> Obj:
+    """The storage class, with simulated volumes."""
     return {
         "apiVersion": "storage.k8s.io/v1",
         "kind": "StorageClass",
-        **kept,
+        "metadata": given["metadata"],
         "provisioner": EMBEDDED,
+        "reclaimPolicy": given.get("reclaimPolicy") or "Delete",
         "volumeBindingMode": given.get("volumeBindingMode") or WAIT,
     }
 
