@@ -32,6 +32,7 @@ class World:
                 delete=self.delete,
                 drop_owners=self.drop_owners,
                 drop_finalizer=self.drop_finalizer,
+                unblock=self.unblock,
             ),
         )
 
@@ -81,6 +82,11 @@ class World:
     async def drop_owners(self, node: Node, uids: frozenset[str]) -> None:
         meta = self.objects[node]["metadata"]
         meta["ownerReferences"] = [one for one in meta["ownerReferences"] if one["uid"] not in uids]
+        self.tell(node)
+
+    async def unblock(self, node: Node) -> None:
+        for one in self.objects[node]["metadata"]["ownerReferences"]:
+            one["blockOwnerDeletion"] = False
         self.tell(node)
 
     async def drop_finalizer(self, node: Node, finalizer: str) -> None:
@@ -180,6 +186,16 @@ async def test_foreground_waits_for_what_blocks(world: World) -> None:
     world.gone(pod)
     await world.collector.settle()
     assert top not in world.objects
+
+
+async def test_a_circle_does_not_wait_for_itself(world: World) -> None:
+    """Three that own each other all go when one of them is deleted and waits for the others."""
+    for name, above in (("a", "c"), ("b", "a"), ("c", "b")):
+        world.put(SETS, name, owner(above, block=True))
+    world.mark(Node(SETS, "d", "a"), FOREGROUND)
+    for _ in range(9):
+        await world.collector.settle()
+    assert not world.objects
 
 
 async def test_owners_in_other_namespaces_do_not_count(world: World) -> None:

@@ -9,6 +9,9 @@ whom. Four things make work, and each only names an object that is then looked a
 - an owner waits for its dependents (``foregroundDeletion``): those that block it go first;
 - an owner lets its dependents go (``orphan``): they lose the reference, then it goes.
 
+Objects that own each other in a circle would wait for each other for ever: one that is to wait for
+a dependent that waits already no longer blocks its owners.
+
 An object with at least one living owner stays and only loses the dead references. Owners of a kind
 this server does not know are taken as alive: not knowing is no reason to delete. A namespaced owner
 counts only in its own namespace.
@@ -74,6 +77,7 @@ class Hands:
     delete: Callable[[Node, str, str], Awaitable[None]]  # node, uid, propagation policy
     drop_owners: Callable[[Node, frozenset[str]], Awaitable[None]]  # node, owners' uids
     drop_finalizer: Callable[[Node, str], Awaitable[None]]
+    unblock: Callable[[Node], Awaitable[None]]
 
 
 class Collector:
@@ -211,8 +215,10 @@ class Collector:
             return
         if not (dead or waiting):
             return
-        if waiting and self._dependents.get(uid):
+        if waiting and (dependents := self._dependents.get(uid)):
             policy = "Foreground"
+            if not dependents.isdisjoint(self._waiting.values()):
+                await self._hands.unblock(node)
         elif ORPHAN in finalizers:
             policy = "Orphan"
         elif FOREGROUND in finalizers:

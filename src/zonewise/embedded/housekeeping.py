@@ -2,8 +2,8 @@
 
 - **Garbage**: objects whose owners are gone (the decisions are in ``collector``).
 - **Namespaces**: what a new one needs (account ``default``, the CA's ConfigMap), and the end of
-  one: its content is deleted, what remains is told in its conditions, and when nothing remains it
-  is let go.
+  one: its content is deleted, pods before everything they may need to end well; what remains is
+  told in its conditions, and when nothing remains it is let go.
 - **Events**: they expire.
 - **Roles**: a ClusterRole that aggregates others has their rules.
 
@@ -41,6 +41,7 @@ EVENT_SECONDS = 3600.0
 EVENT_PAUSE = 60.0
 RETRY = 1.0
 AUTHORITY = "kube-root-ca.crt"
+PODS = "/pods"
 CLUSTER_ROLES = "rbac.authorization.k8s.io/clusterroles"
 
 _log = logger("housekeeping")
@@ -75,6 +76,7 @@ class Housekeeping:
                 delete=self._delete,
                 drop_owners=self._drop_owners,
                 drop_finalizer=self._drop_finalizer,
+                unblock=self._unblock,
             ),
         )
         self._namespaces: dict[str, float] = {}  # name -> when to look after it
@@ -192,7 +194,9 @@ class Housekeeping:
     async def _empty(self, name: str, namespace: Obj) -> None:
         left: list[str] = []
         finalizers: dict[str, int] = {}
-        for storage, served in sorted(self._storages.items()):
+        storages = sorted(self._storages, key=lambda storage: (storage != PODS, storage))
+        for storage in storages:
+            served = self._storages[storage]
             if not served.kind.resource.namespaced or not served.kind.verbs:
                 continue
             for entry in self._state.list(storage, name).entries:
@@ -212,6 +216,8 @@ class Housekeeping:
                 meta = bodies.decode_stored(entry.raw)["metadata"]
                 for one in meta.get("finalizers") or ():
                     finalizers[one] = finalizers.get(one, 0) + 1
+            if remaining and storage == PODS:
+                break
         served = self._served("/namespaces")
         target = Target("", "v1", "namespaces", "", name)
         if left:
@@ -301,6 +307,14 @@ class Housekeeping:
             return obj
 
         await self._change(node, without)
+
+    async def _unblock(self, node: Node) -> None:
+        def freed(obj: Obj) -> Obj:
+            for one in obj["metadata"].get("ownerReferences") or ():
+                one["blockOwnerDeletion"] = False
+            return obj
+
+        await self._change(node, freed)
 
     async def _change(self, node: Node, change: Callable[[Obj], Obj]) -> None:
         served = self._served(node.storage)
