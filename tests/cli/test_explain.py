@@ -127,6 +127,7 @@ def test_formats(dump: Path, capsys: Capture) -> None:
     assert line.count("\n") == 1
     assert one == json.loads(line) == yaml.safe_load(here(capsys, *call, "yaml").out)
     assert "file" not in one
+    assert "&" not in here(capsys, *call, "yaml").out
 
 
 def test_not_found(dump: Path, capsys: Capture) -> None:

@@ -217,9 +217,11 @@ def _plain(output: str | None) -> bool:
 def _rendered(value: Any, output: str | None) -> str:
     import msgspec
 
+    text = msgspec.json.encode(value)
     if output == "yaml":
         import yaml
 
-        return yaml.safe_dump(value, sort_keys=False, allow_unicode=True).rstrip("\n")
-    text = msgspec.json.encode(value)
+        # Parts that stand in two places would be written as references to each other.
+        apart = msgspec.json.decode(text)
+        return yaml.safe_dump(apart, sort_keys=False, allow_unicode=True).rstrip("\n")
     return (text if output == "jsonl" else msgspec.json.format(text, indent=2)).decode()

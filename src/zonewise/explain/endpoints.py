@@ -13,7 +13,7 @@ An endpoint is where its node is; what a slice says counts only once the node is
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from zonewise.api.core import Service
@@ -93,9 +93,12 @@ def _in_slices(
         if part.address_type == family
         for endpoint in part.endpoints or ()
     )
-    return _each_once(
-        replace(target, zone=cluster.zones.get(target.node, target.zone)) for target in endpoints
-    )
+    return _each_once(_placed(target, cluster.zones) for target in endpoints)
+
+
+def _placed(target: Target, zones: Mapping[str, str]) -> Target:
+    zone = zones.get(target.node, target.zone)
+    return target if zone == target.zone else replace(target, zone=zone)
 
 
 def _each_once(targets: Iterable[Target]) -> tuple[Target, ...]:

@@ -103,12 +103,14 @@ class ServiceReport:
 
     def plain(self) -> dict[str, Any]:
         """As JSON has it."""
+        families = [{"family": part.family, **part.plain()} for part in self.families]
+        primary = {key: value for key, value in families[0].items() if key != "family"}
         return {
             "service": self.service,
             "namespace": self.namespace,
             "mode": self.mode.value,
-            **self.primary.plain(),
-            "families": [{"family": part.family, **part.plain()} for part in self.families],
+            **primary,
+            "families": families,
         }
 
 

@@ -92,7 +92,7 @@ def _family(family: str, wish: Wish, shares: Shares, endpoints: Endpoints) -> Fa
     decided = decision.applied(endpoints.ours)
     everyone = (*decided, *endpoints.foreign)
     there = (*endpoints.written, *endpoints.foreign)
-    bare = tuple(replace(target, hint=NO_HINT) for target in everyone)
+    bare = tuple(replace(one, hint=NO_HINT) if one.hint else one for one in everyone)
     return FamilyReport(
         family=family,
         reason=(*decision.warnings, decision.reason)[0],
