@@ -1,37 +1,17 @@
-"""Taints of nodes and tolerations of pods."""
+"""What scheduling adds to the meaning of taints: cordoned nodes, and taints that only discourage."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from zonewise.api.core import Taint
 from zonewise.api.pod import Toleration
+from zonewise.api.taints import kept_off, tolerated, tolerates
+
+__all__ = ["UNSCHEDULABLE", "disliked", "kept_off", "tolerated", "tolerates"]
 
 UNSCHEDULABLE = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
 """What a cordoned node is taken to carry."""
-
-_KEEPS_OFF = ("NoSchedule", "NoExecute")
-
-
-def tolerates(toleration: Toleration, taint: Taint) -> bool:
-    """Whether one toleration is about this taint."""
-    if toleration.effect and toleration.effect != taint.effect:
-        return False
-    if toleration.key and toleration.key != taint.key:
-        return False
-    if toleration.operator == "Exists":
-        return True
-    return toleration.operator in ("", "Equal") and toleration.value == taint.value
-
-
-def tolerated(taint: Taint, tolerations: Iterable[Toleration]) -> bool:
-    """Whether any toleration is about this taint."""
-    return any(tolerates(toleration, taint) for toleration in tolerations)
-
-
-def kept_off(taints: Iterable[Taint], tolerations: Sequence[Toleration]) -> bool:
-    """Whether a taint keeps a pod with these tolerations off the node."""
-    return any(taint.effect in _KEEPS_OFF and not tolerated(taint, tolerations) for taint in taints)
 
 
 def disliked(taints: Iterable[Taint], tolerations: Iterable[Toleration]) -> int:
