@@ -2,10 +2,10 @@
 
 Order of start: etcd until it is healthy, kube-apiserver until it is ready, then
 kube-controller-manager and kube-scheduler at once; started earlier they would give up after ten
-seconds, which a busy machine may need. `start` returns when the API server is ready, every other component is healthy and,
-where its controller runs, the namespace `default` has the service account that pods need. Nothing
-is retried: ports cannot be taken by others (see `Port`), so a component that ends while starting
-is an error, told with the end of its log.
+seconds, which a busy machine may need. `start` returns when the API server is ready, every other
+component is healthy and, where its controller runs, the namespace `default` has the service account
+that pods need. Nothing is retried: ports cannot be taken by others (see `Port`), so a component
+that ends while starting is an error, told with the end of its log.
 
 The cluster is as a newcomer's is: TLS from its own authority, Node and RBAC authorization, service
 account tokens, priority and fairness on. The two differences are deliberate. Clients of the API
