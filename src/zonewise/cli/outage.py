@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from zonewise.api.core import Node
     from zonewise.runtime.client import Client
 
-ZONE_KEY = "topology.kubernetes.io/zone"
 RACK_KEY = "topology.zonewise.io/rack"
 EVERYTHING = "all"
 
@@ -90,10 +89,12 @@ async def _change(
 
 def _nodes(everyone: Sequence[Node], kind: str, key: str, name: str) -> list[Node]:
     """The nodes of a place; raises ``NotFound`` with the places there are."""
+    from zonewise.topology import ZONE_LABEL
+
     if kind == "node":
         names = {node.metadata.name: node.metadata.name for node in everyone}
     else:
-        label = ZONE_KEY if kind == "zone" else key
+        label = ZONE_LABEL if kind == "zone" else key
         names = {node.metadata.name: node.metadata.labels.get(label, "") for node in everyone}
     found = [node for node in everyone if names[node.metadata.name] == name]
     if found and name:

@@ -107,10 +107,6 @@ class Kubelets:
             tasks.create_task(self._pod_controller.run(), name="pods of kubelets")
             tasks.create_task(self._heartbeats.run(), name="heartbeats")
 
-    def look_again(self, key: Key) -> None:
-        """Look at a pod once more, for whoever changed what its stages depend on."""
-        self._pod_controller.enqueue(key)
-
     def _node_changed(self, old: Node | None, new: Node | None) -> None:
         if new is not None:
             self._ranges.note(new.spec.pod_cidrs)
@@ -147,12 +143,22 @@ class Kubelets:
         if node is None or not machine.working(node):
             self._heartbeats.drop(name)
             return None
-        client = self._means.client
+        try:
+            await self._enliven(node)
+        except NotFound:
+            return None
+        return self._settings.refresh * self._means.rng.uniform(1.0, 1.1)
+
+    async def _enliven(self, node: Node) -> None:
+        name, client = node.metadata.name, self._means.client
         change: dict[str, Any] = {}
         if labels := machine.labels(node):
             change["metadata"] = {"labels": labels}
         lot = self._lot(node)
-        if not node.spec.pod_cidrs and lot.blocks:
+        if lot is None:
+            _log.error("every range of the pod networks is taken", node=name)
+            return
+        if not node.spec.pod_cidrs:
             change["spec"] = {"podCIDR": lot.blocks[0], "podCIDRs": lot.blocks}
         if change:
             change.setdefault("metadata", {})["uid"] = node.metadata.uid
@@ -169,20 +175,19 @@ class Kubelets:
             body = {"metadata": {"uid": node.metadata.uid}, "status": status}
             await client.patch(Node, name, None, body, kind="strategic", subresource="status")
         await self._heartbeats.add(name, node.metadata.uid)
-        return self._settings.refresh * self._means.rng.uniform(1.0, 1.1)
 
-    def _lot(self, node: Node) -> _Lot:
+    def _lot(self, node: Node) -> _Lot | None:
         """What the node is to have. It is drawn once: the store may not show it yet."""
         name, uid = node.metadata.name, node.metadata.uid
         lot = self._lots.get(name)
         if lot is None or lot.uid != uid:
             blocks = node.spec.pod_cidrs or self._ranges.take()
             if blocks is None:
-                _log.error("every range of the pod networks is taken", node=name)
+                return None
             hosts = machine.hosts(node) or tuple(
                 address for network in self._hosts if (address := network.take()) is not None
             )
-            lot = self._lots[name] = _Lot(uid, blocks or (), hosts)
+            lot = self._lots[name] = _Lot(uid, blocks, hosts)
         return lot
 
     async def _pod(self, key: Key) -> float | None:
@@ -202,12 +207,12 @@ class Kubelets:
         elif (known.life.state, known.life.restarts) == (life.state, life.restarts):
             life = known.life
         step = advance(pod, life, self._settings.stages, now=now, seed=self._seed)
-        known.life = step.life
         if step.remove:
             await self._remove(pod, node, step.life, now)
             return None
         if not await self._write(pod, node, known, step, now):
             return NO_ADDRESS_PAUSE
+        known.life = step.life
         return None if step.again == inf else max(0.0, step.again - now)
 
     async def _write(self, pod: Pod, node: Node, known: _Known, step: Step, now: float) -> bool:

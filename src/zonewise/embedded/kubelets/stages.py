@@ -170,6 +170,8 @@ def default_stages() -> Stages:
 def timed(stages: Stages, **after: str) -> Stages:
     """The same stages, with other times for those that are named: ``timed(stages, start="2s")``."""
     chosen = {name: span(text) for name, text in after.items()}
+    if unknown := chosen.keys() - {one.name for every in stages.values() for one in every}:
+        raise ConfigError(f"there is no stage {min(unknown)}; name one that there is")
     return {
         state: tuple(replace(one, after=chosen.get(one.name, one.after)) for one in of_state)
         for state, of_state in stages.items()

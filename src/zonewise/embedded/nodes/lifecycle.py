@@ -6,8 +6,8 @@ anew gives every node a whole grace period, which is the safe side.
 
 *Per node*, whenever it changes or its grace period may be over: conditions, then pods (a lost
 node's are not ready any more), then taints. Each write is level-triggered, so a crash in between is
-finished by the next run. Taints are one list; it is written under the Node's version, and a
-conflict is retried on what is there then.
+finished by the next run. Nodes are written under the version that was judged: who speaks up at the
+last moment is heard, and a conflict is retried on what is there then.
 
 *Per zone*, at a limited rate: the taint that drives pods away. ``zones`` says how fast. Nodes that
 wait for it are looked at every few seconds while there are any; it is taken away at once, by the
@@ -96,22 +96,23 @@ class NodeLifecycle:
 
     async def _node(self, key: Key) -> float | None:
         node = self._nodes.get(key)
-        if node is None:
-            return None
+        try:
+            return None if node is None else await self._look(node)
+        except NotFound:
+            return None  # it was deleted meanwhile
+
+    async def _look(self, node: Node) -> float | None:
+        name = node.metadata.name
         settings, now = self._settings, self._means.clock()
         spoke = health.verdict(node) is not None
-        seen = self._seen.get(key[1], now)
+        seen = self._seen.get(name, now)
         rest = seen + (settings.grace if spoke else settings.startup_grace) - now
         if rest <= SLACK:
             conditions = health.silenced(node, self._text(now))
             if conditions:
+                body = {"metadata": _same(node), "status": {"conditions": conditions}}
                 node = await self._client.patch(
-                    Node,
-                    key[1],
-                    None,
-                    {"metadata": {"uid": node.metadata.uid}, "status": {"conditions": conditions}},
-                    kind="strategic",
-                    subresource="status",
+                    Node, name, None, body, kind="strategic", subresource="status"
                 )
         await self._judge(node, now)
         return rest if rest > SLACK else None
@@ -126,8 +127,7 @@ class NodeLifecycle:
         evict = evict and not self._all_lost
         taints = health.tainted(node, evict=evict, now=self._text(now))
         if taints != node.spec.taints:
-            meta = {"uid": node.metadata.uid, "resourceVersion": node.metadata.resource_version}
-            body = {"metadata": meta, "spec": {"taints": health.plain(taints)}}
+            body = {"metadata": _same(node), "spec": {"taints": health.plain(taints)}}
             node = await self._client.patch(Node, name, None, body)
         if not lost or health.evicting(node):
             self._granted.discard(name)
@@ -210,3 +210,7 @@ class NodeLifecycle:
 def _beat(node: Node) -> str | None:
     ready = health.condition(node, "Ready")
     return None if ready is None else ready.last_heartbeat_time
+
+
+def _same(node: Node) -> dict[str, str]:
+    return {"uid": node.metadata.uid, "resourceVersion": node.metadata.resource_version}
