@@ -1,4 +1,4 @@
-"""What scheduling adds to the meaning of taints: cordoned nodes, and taints that only discourage."""
+"""What scheduling adds to the meaning of taints: cordoned nodes, taints that only discourage."""
 
 from __future__ import annotations
 
