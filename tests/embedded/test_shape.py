@@ -148,6 +148,32 @@ def test_tokens_and_priorities_are_admissions_again() -> None:
     assert only(pod, keep_placement=True)["spec"]["nodeName"] == "n1"
 
 
+def test_what_the_server_merged_into_selectors_is_taken_out() -> None:
+    """Label keys of constraints and affinities can be merged again by the server here."""
+    keyed = {"key": "pod-template-hash", "operator": "In", "values": ["abc"]}
+    other = {"key": "app", "operator": "Exists"}
+    merged = {
+        "matchLabelKeys": ["pod-template-hash"],
+        "labelSelector": {"matchExpressions": [other, keyed]},
+    }
+    spec = {
+        "topologySpreadConstraints": [merged],
+        "affinity": {
+            "podAntiAffinity": {
+                "preferredDuringSchedulingIgnoredDuringExecution": [
+                    {"weight": 1, "podAffinityTerm": merged}
+                ]
+            }
+        },
+    }
+    kept = only(made("Pod", metadata={"namespace": "n"}, spec=spec))["spec"]
+    (constraint,) = kept["topologySpreadConstraints"]
+    assert constraint["labelSelector"] == {"matchExpressions": [other]}
+    affinity = kept["affinity"]["podAntiAffinity"]
+    (weighted,) = affinity["preferredDuringSchedulingIgnoredDuringExecution"]
+    assert weighted["podAffinityTerm"]["labelSelector"] == {"matchExpressions": [other]}
+
+
 @pytest.mark.parametrize(
     ("obj", "why"),
     [

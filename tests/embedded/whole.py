@@ -42,7 +42,8 @@ async def whole(
         await cluster.server.live()
         work = asyncio.create_task(cluster.run())
         try:
-            assert await cluster.planter.plant(objects) == []
+            refused = await cluster.planter.plant(objects)
+            assert not refused, refused
             yield cluster
             assert not work.done(), work.exception()
         finally:

@@ -234,6 +234,8 @@ def _stripped(given: Obj, keep_placement: bool) -> Obj:
                 spec["clusterIP"] = "None"
         case "Pod":
             _pod(spec)
+            for term in _terms(spec):
+                _unmerge(term)
             if not keep_placement:
                 spec.pop("nodeName", None)
         case "Job":
@@ -279,6 +281,25 @@ def _pod(spec: Obj) -> None:
             ]
     if not spec["volumes"]:
         del spec["volumes"]
+
+
+def _terms(spec: Obj) -> Iterator[Obj]:
+    """What a pod says about other pods: constraints and terms of its affinities."""
+    yield from spec.get("topologySpreadConstraints") or ()
+    for field in ("podAffinity", "podAntiAffinity"):
+        affinity = _at(spec, "affinity", field)
+        yield from affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or ()
+        for weighted in affinity.get("preferredDuringSchedulingIgnoredDuringExecution") or ():
+            yield _at(weighted, "podAffinityTerm")
+
+
+def _unmerge(term: Obj) -> None:
+    """Take out of a selector what the server put there for the label keys beside it."""
+    keys = {*(term.get("matchLabelKeys") or ()), *(term.get("mismatchLabelKeys") or ())}
+    selector = _at(term, "labelSelector")
+    if keys and "matchExpressions" in selector:
+        rest = [one for one in selector["matchExpressions"] if one["key"] not in keys]
+        selector["matchExpressions"] = rest
 
 
 def _job(obj: Obj, spec: Obj) -> None:
