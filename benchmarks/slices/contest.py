@@ -1,0 +1,171 @@
+"""Side by side with the module k8s.io/endpointslice, in one run, on the same events.
+
+Neither side talks to an API server. Both decide, compare and encode: we to JSON as we send it,
+upstream to protobuf as its controller sends it. Times are processor time, upstream's with one
+processor, so that its garbage collector is not hidden on another; the median of many turns.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import statistics
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from tools.realkube.binaries import Module, Suite, build
+
+from benchmarks.sheet import Line, Sheet
+from benchmarks.slices import life
+from benchmarks.slices.ours import Keeper, Turn
+from zonewise.api import Node
+from zonewise.api.codec import convert
+from zonewise.api.reason import Reason
+from zonewise.controllers.places import Places
+from zonewise.controllers.standings import Standing, concerned
+from zonewise.traffic import HINTED, Decision, Mode, Wish
+from zonewise.traffic.slices import Family
+
+HERE = Path(__file__).with_name("upstream")
+SOURCE = hashlib.sha256((HERE / "main.go").read_bytes()).hexdigest()
+UPSTREAM = Suite(
+    "endpointslice", "v0.36.4", (Module(HERE, {"upstream": "."}, {"main.source": SOURCE}),)
+)
+LIMIT = 100
+SIZES = (10, 100, 1_000, 5_000)
+CHANGES = 60
+LIVES = 12
+EVENTS = 120
+NODES = 5_000
+SERVICES = 10_000
+ROUNDS = 15
+
+
+def upstream(document: object, *arguments: str) -> Any:
+    """What Kubernetes' reconciler makes of a script."""
+    done = subprocess.run(
+        [build(UPSTREAM).path("upstream"), *arguments],
+        input=json.dumps(document).encode(),
+        stdout=subprocess.PIPE,
+        env=os.environ | {"GOMAXPROCS": "1"},
+        check=True,
+    )
+    return json.loads(done.stdout)
+
+
+def both(service: life.Obj, steps: Sequence[life.Step]) -> tuple[list[Turn], list[Turn]]:
+    """Our turns and theirs."""
+    ours = Keeper(service, limit=LIMIT).run(steps)
+    script = {"limit": LIMIT, "service": service, "steps": [asdict(step) for step in steps]}
+    theirs = [
+        Turn(one["create"] + one["update"] + one["delete"], one["nanoseconds"], one["synced"])
+        for one in upstream(script)
+    ]
+    return ours, theirs
+
+
+def writes() -> Iterator[Sheet]:
+    """How many slices are written per event, over whole lives."""
+    of_pods: list[Line] = []
+    of_nodes: list[Line] = []
+    for auto, size in ((False, 30), (False, 250), (True, 30), (True, 250)):
+        counts = {lines: [0, 0, 0] for lines in ("pods", "nodes")}
+        for seed in range(LIVES):
+            steps = list(life.Life(seed, pods=size).steps(EVENTS))
+            for step, mine, real in zip(steps, *both(life.service(auto=auto), steps), strict=True):
+                count = counts["pods" if step.put or step.drop else "nodes"]
+                for place, amount in enumerate((1, mine.writes, real.writes)):
+                    count[place] += amount
+        name = f"about {size} pods, {'Auto' if auto else 'no hints'}"
+        for lines, (events, ours, theirs) in zip((of_pods, of_nodes), counts.values(), strict=True):
+            part = 100 / events
+            lines.append(Line(name=name, unit="per 100", ours=ours * part, real=theirs * part))
+    yield Sheet(
+        title=f"Slices written per 100 events of pods: {LIVES} lives of {EVENTS} events",
+        lines=tuple(of_pods),
+        note="Rollouts, scaling, flips of readiness, nodes that are lost with their pods.",
+    )
+    yield Sheet(
+        title="Slices written per 100 nodes that come, with no event of pods",
+        lines=tuple(of_nodes[2:]),
+        goal=0.0,
+        note="Told, not raced: upstream leaves zones above its limit where pods do not change.",
+    )
+
+
+def turns() -> Iterator[Sheet]:
+    """The processor time of one turn in which one pod changed."""
+    lines = []
+    for size in SIZES:
+        steps = list(life.one_pod(size, pods=size, changes=CHANGES))
+        mine, real = both(life.service(auto=True), steps)
+        lines.append(
+            Line(
+                name=f"{size:,} endpoints",
+                unit="µs",
+                ours=_median(mine[1:]),
+                real=_median(real[1:]),
+            )
+        )
+    yield Sheet(
+        title="One pod of a hinted Service changes: decide, compare, encode",
+        lines=tuple(lines),
+        note="The goal is for 100 and 1,000 endpoints; 10 and 5,000 are told.",
+    )
+
+
+def nodes() -> Iterator[Sheet]:
+    """What one node event costs: the shares of 5,000 nodes, and 10,000 Services judged."""
+    per_zone = dict.fromkeys(life.ZONES, 10)
+    shown = [life.node(f"n{n}", life.ZONES[n % len(life.ZONES)]) for n in range(NODES)]
+    question = {"nodes": shown, "services": SERVICES, "per_zone": per_zone, "rounds": ROUNDS}
+    real = upstream(question, "nodes")
+    known = [convert(Node, one) for one in shown]
+    places = Places(lambda: known)
+    for one in known:
+        places.note(None, one)
+    reason = Reason(code=HINTED, message="measured")
+    family = Family(Decision(Mode.AUTO, True, reason), 50, per_zone, 50, 1, 1)
+    standing = Standing("", Wish(Mode.AUTO), {"IPv4": family}, None, "", "")
+    standings = {("default", f"web-{n}"): standing for n in range(SERVICES)}
+    places.settle()
+    changed = [convert(Node, life.node("n0", "a", milli)) for milli in (5000, 4000)]
+
+    def one_node() -> None:
+        changed.reverse()
+        places.note(changed[0], changed[1])
+        places.settle()
+
+    yield Sheet(
+        title=f"One node event: {NODES:,} nodes, {SERVICES:,} hinted Services",
+        lines=(
+            Line(name="shares", unit="µs", ours=_best(one_node), real=real["set"] / 1e3),
+            Line(
+                name="Services judged",
+                unit="µs",
+                ours=_best(lambda: list(concerned(standings, places.within))),
+                real=real["judge"] / 1e3,
+            ),
+        ),
+        goal=0.0,
+        note="Upstream looks only for hinted Services above its limit, ours also for those that"
+        " could get hints. Not raced: the budget for judging is 100,000 µs.",
+    )
+
+
+def _median(found: Sequence[Turn]) -> float:
+    return statistics.median(turn.nanoseconds for turn in found if turn.synced) / 1e3
+
+
+def _best(work: Callable[[], object]) -> float:
+    times = []
+    for _ in range(ROUNDS):
+        begun = time.process_time_ns()
+        work()
+        times.append(time.process_time_ns() - begun)
+    return min(times) / 1e3

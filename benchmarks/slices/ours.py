@@ -1,0 +1,113 @@
+"""Our side: the controller's own pure functions over a script of events, nothing sent anywhere.
+
+Timed is what is timed of the other side: deciding, comparing and encoding. The store in between
+decodes what was encoded, as a watch would bring it, and is not timed on either side.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from benchmarks.slices.life import Obj, Step
+from zonewise.api import EndpointSlice, Node, Pod, Service
+from zonewise.api.codec import convert, decode, encode
+from zonewise.api.gates import FeatureGates
+from zonewise.controllers.places import Places
+from zonewise.controllers.standings import Standing, concerned
+from zonewise.traffic import wish_of
+from zonewise.traffic.slices import Memory, Plan, View, plan
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What one step cost."""
+
+    writes: int = 0
+    nanoseconds: int = 0
+    synced: bool = False
+
+
+class Keeper:
+    """A Service, its slices, and what the controller remembers of it."""
+
+    def __init__(self, service: Obj, *, limit: int) -> None:
+        self._service = convert(Service, service)
+        self._wish = wish_of(self._service, FeatureGates())
+        self._limit = limit
+        self._nodes: dict[str, Node] = {}
+        self._places = Places(self._all_nodes)
+        self._pods: dict[str, Pod] = {}
+        self._slices: dict[str, EndpointSlice] = {}
+        self._memory = Memory()
+        self._standings: dict[tuple[str, str], Standing] = {}
+        self._made = 0
+
+    def _all_nodes(self) -> Iterable[Node]:
+        return self._nodes.values()
+
+    def run(self, steps: Iterable[Step]) -> list[Turn]:
+        """Live through the steps."""
+        return [self._step(step) for step in steps]
+
+    def _step(self, step: Step) -> Turn:
+        wake = bool(step.put or step.drop)
+        if step.nodes is not None:
+            self._renew(step.nodes)
+            self._places.settle()
+            wake = wake or bool(list(concerned(self._standings, self._places.within)))
+        for one in step.put:
+            made = convert(Pod, one)
+            self._pods[made.metadata.name] = made
+        for name in step.drop:
+            del self._pods[name]
+        return self._turn() if wake else Turn()
+
+    def _renew(self, nodes: list[Obj]) -> None:
+        known, self._nodes = self._nodes, {}
+        for one in nodes:
+            made = convert(Node, one)
+            self._nodes[made.metadata.name] = made
+            self._places.note(known.get(made.metadata.name), made)
+        for name, gone in known.items():
+            if name not in self._nodes:
+                self._places.note(gone, None)
+
+    def _turn(self) -> Turn:
+        pods, slices = list(self._pods.values()), list(self._slices.values())
+        shares = self._places.within(None)
+        begun = time.process_time_ns()
+        made = plan(
+            View(
+                service=self._service,
+                wish=self._wish,
+                shares=shares,
+                pods=pods,
+                zones=self._places.zones,
+                slices=slices,
+                limit=self._limit,
+            ),
+            self._memory,
+        )
+        bodies = [encode(piece) for piece in (*made.create, *made.update)]
+        spent = time.process_time_ns() - begun
+        self._standings["default", "web"] = Standing.of(
+            self._service, self._wish, made, shares, None
+        )
+        self._keep(made, bodies)
+        return Turn(made.writes, spent, synced=True)
+
+    def _keep(self, made: Plan, bodies: list[bytes]) -> None:
+        for body in bodies:
+            piece = decode(EndpointSlice, body)
+            self._made += 1
+            name = piece.metadata.name or f"{piece.metadata.generate_name}{self._made:05}"
+            metadata = replace(
+                piece.metadata, name=name, uid=name, resource_version=str(self._made)
+            )
+            self._slices[name] = replace(piece, metadata=metadata)
+        for piece in made.delete:
+            del self._slices[piece.metadata.name]
