@@ -124,15 +124,15 @@ class Kubelets:
             self._homes.pop(old.metadata.name, None)
 
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
-        pod = new or old
-        if pod is None or not pod.spec.node_name:
+        if old is None:
             return
-        if new is None or new.status.phase in FINISHED:
-            uid = pod.metadata.uid
-            if new is None:
-                self._known.pop(uid, None)
-            held = self._held.pop(uid, ())
-            home = self._homes.get(pod.spec.node_name)
+        uid = old.metadata.uid
+        if new is None:
+            self._known.pop(uid, None)
+        # Addresses are given back once: later they may be somebody else's.
+        if old.status.phase not in FINISHED and (new is None or new.status.phase in FINISHED):
+            held = self._held.pop(uid, None) or tuple(one.ip for one in old.status.pod_ips)
+            home = self._homes.get(old.spec.node_name)
             if home is not None:
                 for network, address in zip(home[1], held, strict=False):
                     network.free(address)
@@ -193,6 +193,8 @@ class Kubelets:
     async def _pod(self, key: Key) -> float | None:
         pod = self._pods.get(key)
         if pod is None:
+            return None
+        if pod.status.phase in FINISHED and pod.metadata.deletion_timestamp is None:
             return None
         node = self._nodes.get(("", pod.spec.node_name))
         if node is None or not _lives(node):
