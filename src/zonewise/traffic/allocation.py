@@ -66,7 +66,7 @@ def quotas(own: Counts, weights: Weights, minimum: Counts, endpoints: int) -> di
     left = endpoints - sum(assigned.values())
     open_zones = [zone for zone in zones if room[zone]]
     while left and open_zones:
-        zone = _neediest(open_zones, weights, assigned)
+        zone = neediest(open_zones, weights, assigned)
         assigned[zone] += 1
         room[zone] -= 1
         left -= 1
@@ -183,7 +183,7 @@ class _Hints:
             while zone in self.fresh and self.count[zone] < minimum[zone]:
                 self._give(zone, zone)
         while self.fresh and (short := self._short(minimum)):
-            self._give(self._spare_place(), _neediest(short, self.weights, self.count))
+            self._give(self._spare_place(), neediest(short, self.weights, self.count))
 
     def _spare_place(self) -> str:
         """Where a new endpoint is missed least: in a place that sends nothing, else the fullest."""
@@ -200,12 +200,12 @@ class _Hints:
                 self._give(place, place)
         for place in sorted(self.fresh):
             while place in self.fresh:
-                self._give(place, _neediest(self.zones, self.weights, self.count))
+                self._give(place, neediest(self.zones, self.weights, self.count))
 
     def move(self, minimum: Counts) -> None:
         """Bring every zone to the minimum, which must fit, with the fewest moves."""
         while short := self._short(minimum):
-            zone = _neediest(short, self.weights, self.count)
+            zone = neediest(short, self.weights, self.count)
             giver, place = self._donor(zone, minimum)
             name = self.held[giver][place].pop()
             if not self.held[giver][place]:
@@ -238,7 +238,7 @@ class _Hints:
         return silent[0] if silent else _fullest(givers, self.weights, self.count)
 
 
-def _neediest(zones: Iterable[str], weights: Weights, count: Counts) -> str:
+def neediest(zones: Iterable[str], weights: Weights, count: Counts) -> str:
     """The zone with the highest overload, w/a; the first of equals."""
     best, weight, size = "", 0, 1
     for zone in zones:

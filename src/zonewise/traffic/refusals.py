@@ -6,6 +6,7 @@ from fractions import Fraction
 
 from zonewise.api.reason import Reason
 from zonewise.topology import ZONE_LABEL, Shares
+from zonewise.traffic.allocation import neediest
 from zonewise.traffic.limits import Limits
 from zonewise.traffic.targets import Target
 
@@ -88,15 +89,11 @@ def too_few(shares: Shares, limits: Limits, endpoints: int, *, fewer_than_zones:
 
 def best_overload(shares: Shares, endpoints: int) -> tuple[Fraction, str]:
     """The lowest worst overload any distribution has, and its zone; endpoints >= zones."""
-    count = dict.fromkeys(shares.weights, 1)
-
-    def load(zone: str) -> Fraction:
-        return Fraction(shares.weights[zone], count[zone])
-
+    weights, count = shares.weights, dict.fromkeys(shares.weights, 1)
     for _ in range(endpoints - len(count)):
-        count[max(count, key=load)] += 1
-    worst = max(count, key=load)
-    return load(worst) * endpoints / shares.total - 1, worst
+        count[neediest(weights, weights, count)] += 1
+    worst = neediest(weights, weights, count)
+    return Fraction(weights[worst] * endpoints, count[worst] * shares.total) - 1, worst
 
 
 def _percent(part: Fraction) -> str:
