@@ -7,23 +7,13 @@ from math import inf
 
 from zonewise.api import times
 from zonewise.api.core import Node, Taint
-from zonewise.api.pod import Pod, Toleration
+from zonewise.api.pod import Pod
+from zonewise.api.taints import tolerates
 
 
 def driving(node: Node) -> tuple[Taint, ...]:
     """The taints of a node that drive pods away."""
     return tuple(one for one in node.spec.taints if one.effect == "NoExecute")
-
-
-def tolerates(toleration: Toleration, taint: Taint) -> bool:
-    """Whether a toleration is about this taint."""
-    if toleration.effect not in ("", taint.effect):
-        return False
-    if toleration.key not in ("", taint.key):
-        return False
-    return toleration.operator == "Exists" or (
-        toleration.operator in ("", "Equal") and toleration.value == taint.value
-    )
 
 
 def until(pod: Pod, taints: Iterable[Taint], *, now: float, noticed: float) -> float:
