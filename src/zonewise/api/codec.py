@@ -128,8 +128,10 @@ def _json(data: bytes | bytearray | memoryview | str, name: str) -> Any:
 
 def _convert(type_: type[T], value: Any, name: str) -> T:
     try:
-        return msgspec.convert(_without_nulls(value), type_, dec_hook=_hook)
-    except msgspec.ValidationError as error:
+        # By way of JSON, as a type may keep parts of it as they are (``msgspec.Raw``).
+        data = msgspec.json.encode(_without_nulls(value))
+        return msgspec.json.decode(data, type=type_, dec_hook=_hook)
+    except (msgspec.ValidationError, TypeError) as error:
         raise ParseError(f"{name}: {error}") from error
     except RecursionError as error:
         raise ParseError(f"{name}: nested too deeply") from error

@@ -108,6 +108,16 @@ async def test_failing_pods_are_replaced_ever_later_until_the_limit() -> None:
         assert len(cluster.crew.cache.store(Pod)) == 3
 
 
+async def test_an_exit_code_ends_the_job() -> None:
+    """The Job's rule about failures is read, and takes the other pods down."""
+    async with living(PARTS) as cluster:
+        rule = {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [42]}}
+        script = ["sh", "-c", "sleep 2; exit 42"]
+        await start(cluster, command=script, podFailurePolicy={"rules": [rule]})
+        await until(lambda: ended(cluster))
+        assert conditions(cluster)[-1] == ("Failed", "PodFailurePolicy")
+
+
 async def test_an_indexed_job_gives_every_index_a_pod() -> None:
     """Pods know their index by label, annotation, variable and host name."""
     async with living(PARTS) as cluster:

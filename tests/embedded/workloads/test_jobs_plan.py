@@ -30,6 +30,7 @@ from zonewise.embedded.workloads.jobs_plan import (
     plan,
     settled,
 )
+from zonewise.embedded.workloads.jobs_policies import FailurePolicy, SuccessPolicy
 from zonewise.embedded.workloads.views import Job, JobSpec, JobStatus, UncountedPods
 
 NOW = 1_750_000_000.0
@@ -42,9 +43,11 @@ def text(seconds: float) -> str:
 
 def job(status: JobStatus | None = None, *, leaving: bool = False, **spec: Any) -> Job:
     """A Job; policies and templates are given as plain values."""
-    for key in ("template", "pod_failure_policy", "success_policy"):
+    if "template" in spec:
+        spec["template"] = msgspec.Raw(msgspec.json.encode(spec["template"]))
+    for key, kind in (("pod_failure_policy", FailurePolicy), ("success_policy", SuccessPolicy)):
         if key in spec:
-            spec[key] = msgspec.Raw(msgspec.json.encode(spec[key]))
+            spec[key] = msgspec.convert(spec[key], kind)
     spec = {"parallelism": 1, "completions": 1, "backoff_limit": 6, **spec}
     return Job(
         metadata=ObjectMeta(

@@ -33,9 +33,7 @@ from zonewise.embedded.workloads.jobs_indexes import index_of
 from zonewise.embedded.workloads.jobs_policies import (
     Verdict,
     enough,
-    failure_policy,
     judged,
-    success_policy,
 )
 from zonewise.embedded.workloads.removal import ready
 from zonewise.embedded.workloads.views import Job, JobStatus, UncountedPods, opened
@@ -170,7 +168,7 @@ class _Pass:
         self.text = times.format_time(times.from_epoch(now))
         self.indexed = job.spec.completion_mode == "Indexed"
         self.completions = job.spec.completions
-        self.policy = failure_policy(job.spec.pod_failure_policy)
+        self.policy = job.spec.pod_failure_policy
         self.failed_only = self.policy is not None or job.spec.pod_replacement_policy == "Failed"
         self.suspended = bool(job.spec.suspend)
         self.pods = sorted(pods, key=lambda pod: (_order(pod), pod.metadata.name))
@@ -289,8 +287,7 @@ class _Pass:
             if wrong and wrong + len(self.good_indexes) >= (self.completions or 0):
                 return self._failure("FailedIndexes", "Job has failed indexes")
         if self.indexed:
-            rules = success_policy(self.spec.success_policy)
-            rule = enough(rules, self.completions or 0, self.good_indexes)
+            rule = enough(self.spec.success_policy, self.completions or 0, self.good_indexes)
             if rule is not None:
                 return self._condition("SuccessCriteriaMet", "SuccessPolicy", rule)
         return None

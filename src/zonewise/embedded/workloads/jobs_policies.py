@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-import msgspec
-
 from zonewise.api.pod import ContainerStatus, Pod
 from zonewise.api.struct import Struct
 from zonewise.embedded.workloads import jobs_indexes
@@ -62,16 +60,6 @@ class Verdict:
 
     action: Action = "Count"
     message: str = ""
-
-
-def failure_policy(raw: msgspec.Raw | None) -> FailurePolicy | None:
-    """A Job's policy about failures."""
-    return None if raw is None else msgspec.json.decode(raw, type=FailurePolicy)
-
-
-def success_policy(raw: msgspec.Raw | None) -> SuccessPolicy | None:
-    """A Job's policy about success."""
-    return None if raw is None else msgspec.json.decode(raw, type=SuccessPolicy)
 
 
 def judged(policy: FailurePolicy | None, pod: Pod) -> Verdict:

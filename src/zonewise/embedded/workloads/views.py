@@ -26,6 +26,7 @@ from zonewise.api.apps import (
 from zonewise.api.meta import Condition, LabelSelector, Object, ObjectMeta
 from zonewise.api.resource import Resource
 from zonewise.api.struct import Struct, field
+from zonewise.embedded.workloads.jobs_policies import FailurePolicy, SuccessPolicy
 
 EMPTY = msgspec.Raw(b"{}")
 
@@ -173,8 +174,8 @@ class JobSpec(Struct):
     ttl_seconds_after_finished: int | None = None
     suspend: bool | None = None
     pod_replacement_policy: str | None = None
-    pod_failure_policy: msgspec.Raw | None = None
-    success_policy: msgspec.Raw | None = None
+    pod_failure_policy: FailurePolicy | None = None
+    success_policy: SuccessPolicy | None = None
     managed_by: str | None = None
 
 
