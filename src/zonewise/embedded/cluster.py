@@ -24,6 +24,7 @@ from zonewise.embedded.manifests import Planter
 from zonewise.embedded.nodes import NodeLifecycle, PodCollector, TaintEviction
 from zonewise.embedded.scheduler import Scheduler
 from zonewise.embedded.volumes import Binder, Ephemeral, Protection, Provisioner
+from zonewise.embedded.workloads.cronjobs import CronJobs
 from zonewise.embedded.workloads.daemonsets import DaemonSets
 from zonewise.embedded.workloads.deployments import Deployments
 from zonewise.embedded.workloads.jobs import Jobs
@@ -105,6 +106,7 @@ def _parts(settings: Settings) -> Parts:
         "statefulset-controller": lambda means: StatefulSets(means, removal=removal),
         "daemonset-controller": lambda means: DaemonSets(means, removal=removal),
         "job-controller": Jobs,
+        "cronjob-controller": CronJobs,
         "disruption-controller": Budgets,
         "persistentvolume-binder": Binder,
         "volume-protection-controller": Protection,
