@@ -1,0 +1,445 @@
+"""Budgets, evictions and Jobs: kube-controller-manager and ours, asked the same, say the same.
+
+Nobody runs the pods: no node fits them, and the test says of each what a kubelet would. So every
+state is the test's own, and what differs is the controllers' doing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.contract.embedded import embedded
+
+from tools import realkube as real
+from zonewise.api.errors import ApiError
+from zonewise.runtime.client import Client
+from zonewise.runtime.cluster import load_config
+from zonewise.runtime.transport import HttpsTransport
+
+pytestmark = [pytest.mark.real, pytest.mark.asyncio]
+
+Obj = dict[str, Any]
+Scene = Callable[["Side"], Awaitable[Any]]
+
+PATIENCE = 60.0
+POLL = 0.1
+GROUPS = {
+    "pods": "/api/v1",
+    "events": "/api/v1",
+    "replicasets": "/apis/apps/v1",
+    "deployments": "/apis/apps/v1",
+    "statefulsets": "/apis/apps/v1",
+    "jobs": "/apis/batch/v1",
+    "poddisruptionbudgets": "/apis/policy/v1",
+}
+JOB = "batch.kubernetes.io/job-name"
+TIMES = frozenset({"lastTransitionTime", "lastProbeTime", "startTime", "completionTime"})
+POD: Obj = {
+    "metadata": {"labels": {"app": "web"}},
+    "spec": {
+        "containers": [{"name": "c", "image": "c"}],
+        "nodeSelector": {"example.com/nowhere": "yes"},
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def ours() -> Iterator[Path]:
+    """Our cluster without nodes; its kubeconfig."""
+    with embedded("--workload-removal=delete", content="--empty") as kubeconfig:
+        yield kubeconfig
+
+
+class Side:
+    """A namespace on one of the two clusters."""
+
+    def __init__(self, client: Client, namespace: str) -> None:
+        self._client = client
+        self.namespace = namespace
+
+    async def send(
+        self, method: str, resource: str, body: Obj | None = None, *, form: str = "json"
+    ) -> Obj:
+        """One request about ``plural`` or ``plural/name``."""
+        plural = resource.partition("/")[0]
+        answer = await self._client.raw(
+            method,
+            f"{GROUPS[plural]}/namespaces/{self.namespace}/{resource}",
+            headers={"Content-Type": f"application/{form}"},
+            body=None if body is None else json.dumps(body).encode(),
+        )
+        found: Obj = json.loads(answer.body)
+        return found
+
+    async def make(self, resource: str, name: str, spec: Obj) -> Obj:
+        """Create an object."""
+        return await self.send("POST", resource, {"metadata": {"name": name}, "spec": spec})
+
+    async def pods(self, **labels: str) -> list[Obj]:
+        """The pods that are not on their way out, oldest first."""
+        found = await self.send("GET", "pods")
+        return [
+            one
+            for one in sorted(found["items"], key=lambda one: one["metadata"]["name"])
+            if not one["metadata"].get("deletionTimestamp")
+            and labels.items() <= (one["metadata"].get("labels") or {}).items()
+        ]
+
+    async def living(self, count: int, **labels: str) -> list[Obj]:
+        """Wait until there are so many pods that nobody runs yet."""
+
+        async def there() -> list[Obj] | None:
+            found = await self.pods(**labels)
+            pods = [one for one in found if one["status"].get("phase") == "Pending"]
+            return pods if len(pods) == count else None
+
+        found: list[Obj] = await until(there, what=f"{count} new pods {labels}")
+        return found
+
+    async def become(self, pod: Obj, phase: str, *, ready: bool = False, code: int = 0) -> None:
+        """Say of a pod what its kubelet would."""
+        name = pod["metadata"]["name"]
+        now = "2026-01-01T00:00:00Z"
+        state: Obj = {"running": {"startedAt": now}}
+        if phase in {"Succeeded", "Failed"}:
+            state = {"terminated": {"exitCode": code, "startedAt": now, "finishedAt": now}}
+        container = {
+            "name": "c",
+            "image": "c",
+            "imageID": "c",
+            "ready": ready,
+            "restartCount": 0,
+            "state": state,
+        }
+        conditions = [{"type": "Ready", "status": "True" if ready else "False"}]
+        status = {"phase": phase, "conditions": conditions, "containerStatuses": [container]}
+        await self.send(
+            "PATCH", f"pods/{name}/status", {"status": status}, form="strategic-merge-patch+json"
+        )
+
+    async def ready(self, count: int, **labels: str) -> list[Obj]:
+        """Make so many new pods Ready."""
+        pods = await self.living(count, **labels)
+        for pod in pods:
+            await self.become(pod, "Running", ready=True)
+        return pods
+
+    async def evict(self, pod: Obj, **options: Any) -> tuple[int, str, list[str], float | None]:
+        """Evict a pod: the answer's code, message, causes and pause."""
+        name = pod["metadata"]["name"]
+        body = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": name, "namespace": self.namespace},
+            "deleteOptions": options or None,
+        }
+        try:
+            await self.send("POST", f"pods/{name}/eviction", body)
+        except ApiError as error:
+            details = error.status.details
+            causes = (details.causes if details else None) or ()
+            told = [f"{cause.reason}: {cause.message}" for cause in causes]
+            return error.code, error.status.message, told, error.retry_after
+        return 201, "", [], None
+
+    async def budget(self, name: str, *wanted: int) -> Obj:
+        """Wait for expected, desired, healthy and allowed pods; the whole status, timeless."""
+
+        async def there() -> Obj | None:
+            found = await self.send("GET", f"poddisruptionbudgets/{name}")
+            status: Obj = found["status"]
+            has = tuple(
+                status.get(key)
+                for key in (
+                    "expectedPods",
+                    "desiredHealthy",
+                    "currentHealthy",
+                    "disruptionsAllowed",
+                )
+            )
+            if status.get("observedGeneration") != found["metadata"]["generation"]:
+                return None
+            return status if has == wanted else None
+
+        status: Obj = timeless(await until(there, what=f"{name} {wanted}"))
+        return status
+
+    async def job(self, name: str, last: str) -> Obj:
+        """Wait for a condition of a Job; the whole status, timeless."""
+
+        async def there() -> Obj | None:
+            found = await self.send("GET", f"jobs/{name}")
+            status: Obj = found.get("status") or {}
+            types = [one["type"] for one in status.get("conditions") or ()]
+            return status if last in types else None
+
+        status: Obj = timeless(await until(there, what=f"{name} {last}"))
+        return status
+
+    async def told(self, kind: str) -> set[tuple[str, str]]:
+        """Types and reasons of the events about objects of a kind."""
+        found = await self.send("GET", "events")
+        return {
+            (one["type"], one["reason"])
+            for one in found["items"]
+            if one["involvedObject"]["kind"] == kind
+        }
+
+
+async def until(
+    look: Callable[[], Awaitable[Any]], *, what: str = "it", within: float = PATIENCE
+) -> Any:
+    """Wait until a look gives something."""
+    try:
+        async with asyncio.timeout(within):
+            while True:
+                found = await look()
+                if found is not None:
+                    return found
+                await asyncio.sleep(POLL)
+    except TimeoutError:
+        raise AssertionError(f"{what} did not come") from None
+
+
+def timeless(value: Any) -> Any:
+    """A value without moments, which no two clusters share."""
+    if isinstance(value, dict):
+        return {key: timeless(one) for key, one in value.items() if key not in TIMES}
+    return [timeless(one) for one in value] if isinstance(value, list) else value
+
+
+@asynccontextmanager
+async def side(kubeconfig: Path, namespace: str) -> AsyncIterator[Side]:
+    """A namespace of its own on a cluster."""
+    async with Client(HttpsTransport(load_config(kubeconfig=kubeconfig))) as client:
+        body = json.dumps({"metadata": {"name": namespace}}).encode()
+        json_body = {"Content-Type": "application/json"}
+        await client.raw("POST", "/api/v1/namespaces", headers=json_body, body=body)
+        account = f"/api/v1/namespaces/{namespace}/serviceaccounts/default"
+
+        async def there() -> bool | None:
+            try:
+                await client.raw("GET", account)
+            except ApiError:
+                return None
+            return True
+
+        await until(there, what="the account")
+        yield Side(client, namespace)
+
+
+async def both(theirs: Path, mine: Path, namespace: str, scene: Scene) -> None:
+    """Act a scene on both clusters at once and compare what it tells."""
+
+    async def act(kubeconfig: Path) -> Any:
+        async with side(kubeconfig, namespace) as there:
+            return await scene(there)
+
+    expected, found = await asyncio.gather(act(theirs), act(mine))
+    assert found == expected
+
+
+def replicas(count: int, app: str = "web") -> Obj:
+    """A workload of so many pods."""
+    return {
+        "replicas": count,
+        "selector": {"matchLabels": {"app": app}},
+        "template": {**POD, "metadata": {"labels": {"app": app}}},
+    }
+
+
+def limit(app: str = "web", **spec: Any) -> Obj:
+    """A budget for the pods of a workload."""
+    return {"selector": {"matchLabels": {"app": app}}, **spec}
+
+
+async def test_budgets_count_alike(realkube: real.ControlPlane, ours: Path) -> None:
+    """Whole numbers and percentages, ready, unready and missing pods, scaling."""
+
+    async def scene(there: Side) -> Any:
+        limits: dict[str, tuple[Obj, tuple[int, ...], tuple[int, ...]]] = {
+            "least": ({"minAvailable": 2}, (3, 2, 3, 1), (3, 2, 2, 0)),
+            "least-part": ({"minAvailable": "34%"}, (3, 2, 3, 1), (3, 2, 2, 0)),
+            "most": ({"maxUnavailable": 1}, (3, 2, 3, 1), (3, 2, 2, 0)),
+            "most-part": ({"maxUnavailable": "1%"}, (3, 2, 3, 1), (3, 2, 2, 0)),
+            "none": ({"maxUnavailable": 0}, (3, 3, 3, 0), (3, 3, 2, 0)),
+        }
+        seen = []
+        for name, (spec, all_ready, one_missing) in limits.items():
+            await there.make("replicasets", name, replicas(3, name))
+            await there.make("poddisruptionbudgets", name, limit(name, **spec))
+            pods = await there.ready(3, app=name)
+            seen.append(await there.budget(name, *all_ready))
+            await there.become(pods[0], "Running")
+            seen.append(await there.budget(name, *one_missing))
+        patch = {"spec": {"replicas": 4}}
+        await there.send("PATCH", "replicasets/most", patch, form="merge-patch+json")
+        seen.append(await there.budget("most", 4, 3, 2, 0))
+        return seen
+
+    await both(realkube.kubeconfig, ours, "budgets-count", scene)
+
+
+async def test_budgets_that_are_odd(realkube: real.ControlPlane, ours: Path) -> None:
+    """Bare pods, pods of Jobs, two controllers under one budget, and a budget of nobody."""
+
+    async def scene(there: Side) -> Any:
+        spec = {"completions": 1, "template": job_template()}
+        await there.make("jobs", "once", spec)
+        pod = (await there.living(1))[0]
+        await there.make("poddisruptionbudgets", "jobs", limit(maxUnavailable=1))
+
+        async def failed() -> Obj | None:
+            found = await there.send("GET", "poddisruptionbudgets/jobs")
+            conditions = found["status"].get("conditions") or []
+            return (
+                found["status"]
+                if conditions[:1] and conditions[0]["reason"] == "SyncFailed"
+                else None
+            )
+
+        seen = [timeless(await until(failed, what="SyncFailed"))]
+        await there.become(pod, "Running", ready=True)
+        seen.append(await there.evict(pod))
+        bare = {**POD, "metadata": {"name": "bare", "labels": {"alone": "yes"}}}
+        await there.send("POST", "pods", bare)
+        alone = {"selector": {"matchLabels": {"alone": "yes"}}}
+        await there.make("poddisruptionbudgets", "alone", {**alone, "maxUnavailable": 1})
+        await there.make("poddisruptionbudgets", "all", {"selector": {}, "minAvailable": 0})
+        nobody = {"selector": {"matchLabels": {"no": "body"}}, "minAvailable": 0}
+        await there.make("poddisruptionbudgets", "nobody", nobody)
+        seen += [
+            await there.budget("alone", 0, 0, 0, 0),
+            await there.budget("all", 2, 0, 1, 1),
+            await there.budget("nobody", 0, 0, 0, 0),
+        ]
+        await until(lambda: _there(there.told("PodDisruptionBudget"), "UnmanagedPods", "NoPods"))
+        return seen, sorted(await there.told("PodDisruptionBudget"))
+
+    await both(realkube.kubeconfig, ours, "budgets-odd", scene)
+
+
+async def _there(told: Awaitable[set[tuple[str, str]]], *reasons: str) -> bool | None:
+    return set(reasons) <= {reason for _, reason in await told} or None
+
+
+async def test_evictions_are_answered_alike(realkube: real.ControlPlane, ours: Path) -> None:
+    """Granted, refused with numbers, unready pods, policies, dry runs, two budgets, versions."""
+
+    async def scene(there: Side) -> Any:
+        await there.make("replicasets", "web", replicas(3))
+        pods = await there.ready(3)
+        seen: list[Any] = [
+            (await there.evict(pods[0], preconditions={"resourceVersion": "1"}))[0],
+            (await there.evict(pods[0], preconditions={"uid": "other"}))[0],
+        ]
+        await there.make("poddisruptionbudgets", "web", limit(maxUnavailable=1))
+        await there.budget("web", 3, 2, 3, 1)
+        seen += [
+            await there.evict(pods[0], dryRun=["All"]),
+            await there.budget("web", 3, 2, 3, 1),
+            await there.evict(pods[0]),
+        ]
+        fresh = await there.living(1)
+        await there.budget("web", 3, 2, 2, 0)
+        seen += [await there.evict(pods[1]), await there.evict(fresh[0])]
+        fresh = await there.living(1)
+        await there.become(fresh[0], "Running")
+        seen.append(await there.evict(fresh[0]))
+        fresh = await there.living(1)
+        await there.become(fresh[0], "Running")
+        await there.become(pods[1], "Running")
+        await there.budget("web", 3, 2, 1, 0)
+        seen.append(await there.evict(pods[1]))
+        policy = {"spec": {"unhealthyPodEvictionPolicy": "AlwaysAllow"}}
+        await there.send("PATCH", "poddisruptionbudgets/web", policy, form="merge-patch+json")
+        await there.budget("web", 3, 2, 1, 0)
+        seen.append(await there.evict(pods[1]))
+        await there.make("poddisruptionbudgets", "second", limit(minAvailable=1))
+        seen.append(await there.evict(pods[2]))
+        return seen
+
+    await both(realkube.kubeconfig, ours, "evictions", scene)
+
+
+def job_template(**spec: Any) -> Obj:
+    """What pods of Jobs are made from."""
+    return {**POD, "spec": {**POD["spec"], "restartPolicy": "Never", **spec}}
+
+
+def shown(pod: Obj) -> Obj:
+    """What a Job decided about its pod."""
+    meta = pod["metadata"]
+    job = meta["labels"][JOB]
+    return {
+        "prefix": meta["generateName"],
+        "labels": sorted(meta["labels"]),
+        "annotations": meta.get("annotations"),
+        "finalizers": meta.get("finalizers"),
+        "hostname": pod["spec"].get("hostname"),
+        "variables": pod["spec"]["containers"][0].get("env"),
+        "owner": [(one["kind"], one["name"] == job) for one in meta["ownerReferences"]],
+    }
+
+
+async def test_jobs_end_alike(realkube: real.ControlPlane, ours: Path) -> None:
+    """Complete, failed by limit, by deadline and by rule, enough by rule, suspended and resumed."""
+
+    async def scene(there: Side) -> Any:
+        seen: list[Any] = []
+        two = {"completions": 2, "parallelism": 2, "template": job_template()}
+        await there.make("jobs", "good", two)
+        pods = await there.living(2, **{JOB: "good"})
+        seen += [shown(one) for one in pods]
+        for pod in pods:
+            await there.become(pod, "Succeeded")
+        seen.append(await there.job("good", "Complete"))
+
+        await there.make("jobs", "bad", {**two, "backoffLimit": 0})
+        pods = await there.living(2, **{JOB: "bad"})
+        await there.become(pods[0], "Failed", code=1)
+        seen.append(await there.job("bad", "Failed"))
+
+        await there.make("jobs", "late", {**two, "activeDeadlineSeconds": 2})
+        await there.living(2, **{JOB: "late"})
+        seen.append(await there.job("late", "Failed"))
+
+        rule = {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [42]}}
+        await there.make("jobs", "fatal", {**two, "podFailurePolicy": {"rules": [rule]}})
+        pods = await there.living(2, **{JOB: "fatal"})
+        await there.become(pods[0], "Failed", code=42)
+        await there.become(pods[1], "Succeeded")
+        status = await there.job("fatal", "Failed")
+        for condition in status["conditions"]:
+            condition["message"] = condition["message"].replace(pods[0]["metadata"]["name"], "POD")
+        seen.append(status)
+
+        indexed = {**two, "completions": 3, "parallelism": 3, "completionMode": "Indexed"}
+        enough = {"rules": [{"succeededIndexes": "1-2", "succeededCount": 1}]}
+        await there.make("jobs", "enough", {**indexed, "successPolicy": enough})
+        pods = await there.living(3, **{JOB: "enough"})
+        seen += [shown(one) for one in pods]
+        await there.become(pods[1], "Succeeded")
+        seen.append(await there.job("enough", "Complete"))
+
+        await there.make("jobs", "held", {**two, "suspend": True})
+        seen.append(await there.job("held", "Suspended"))
+        await there.send(
+            "PATCH", "jobs/held", {"spec": {"suspend": False}}, form="merge-patch+json"
+        )
+        pods = await there.living(2, **{JOB: "held"})
+        for pod in pods:
+            await there.become(pod, "Succeeded")
+        seen.append(await there.job("held", "Complete"))
+        await until(lambda: _there(there.told("Job"), "Resumed", "BackoffLimitExceeded"))
+        left = await there.send("GET", "pods")
+        held = [one for one in left["items"] if one["metadata"].get("finalizers")]
+        return seen, sorted(await there.told("Job")), held
+
+    await both(realkube.kubeconfig, ours, "jobs-end", scene)
