@@ -26,7 +26,10 @@ from zonewise.api import times
 from zonewise.api.errors import ZonewiseError
 from zonewise.runtime.cache import Cache
 from zonewise.runtime.client import Client
+from zonewise.runtime.logs import logger
 from zonewise.runtime.recorder import Recorder, RecorderLimits
+
+_log = logger("crew")
 
 EVENTS = RecorderLimits(queue=20_000)
 
@@ -104,5 +107,9 @@ async def _endless(name: str, part: Part) -> None:
     try:
         await part.run()
     except Exception as error:
-        raise PartFailed(f"{name} failed: {type(error).__name__}: {error}") from error
-    raise PartFailed(f"{name} ended by itself")
+        _log.info("a part of the cluster failed", part=name, exc_info=True)
+        what = f"{type(error).__name__}: {error}"
+        raise PartFailed(
+            f"{name} failed ({what}), a fault in zonewise; -v shows where, please report it"
+        ) from error
+    raise PartFailed(f"{name} ended by itself, which is a fault in zonewise; please report it")

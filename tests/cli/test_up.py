@@ -1,0 +1,313 @@
+"""``zonewise up`` and ``zonewise status`` as people use them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cli.program import Result, apart, environment, here
+
+from zonewise.cli import composition
+from zonewise.embedded.crew import Means
+
+PATIENCE = 90.0
+SHAPE = ("--zones", "left,right", "--nodes-per-zone", "2", "--cpu", "4", "--pod-start", "10ms")
+
+
+@dataclass(frozen=True)
+class Running:
+    """A cluster that runs, and what it has printed until it was up."""
+
+    process: subprocess.Popen[str]
+    folder: Path
+    page: str
+
+    def stop(self) -> tuple[int, str]:
+        """End it with Ctrl-C; its exit code and its last words."""
+        self.process.send_signal(signal.SIGINT)
+        rest, _ = self.process.communicate(timeout=PATIENCE)
+        return self.process.returncode, rest
+
+
+@contextmanager
+def running(folder: Path, *flags: str) -> Iterator[Running]:
+    """``zonewise up`` on a folder, from the moment it has introduced itself."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "zonewise", "up", "--data", str(folder), *flags],
+        env=environment(folder.parent),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    lines: list[str] = []
+    try:
+        assert process.stdout is not None
+        for line in process.stdout:
+            lines.append(line)
+            if "Ctrl-C" in line:
+                break
+        yield Running(process, folder, "".join(lines))
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def status(folder: Path, *flags: str) -> Result:
+    """``zonewise status`` of a running cluster."""
+    return apart(folder.parent, "status", "--kubeconfig", folder / "kubeconfig", *flags)
+
+
+def page(folder: Path) -> Any:
+    """The page as a program reads it."""
+    found = status(folder, "-o", "json")
+    assert found.code == 0, found.err
+    return json.loads(found.out)
+
+
+@pytest.mark.timeout(300)
+def test_a_cluster_comes_up_is_shown_and_comes_back(tmp_path: Path) -> None:
+    """The demo is Ready in its zones; status shows the same; a restart adds nothing to it."""
+    folder = tmp_path / "cluster"
+    with running(folder, *SHAPE) as first:
+        assert re.search(r"^left +2/2 +8 ", first.page, re.MULTILINE), first.page
+        assert re.search(r"^shop/web +Auto +9 ", first.page, re.MULTILINE), first.page
+        assert f"export KUBECONFIG={folder}/kubeconfig" in first.page
+        assert "status -w" in first.page
+        assert "fail zone left" in first.page
+        shown = page(folder)
+        assert [zone["name"] for zone in shown["zones"]] == ["left", "right"]
+        assert shown["podsReady"] == shown["pods"] == 27
+        modes = {one["name"]: one["mode"] for one in shown["services"]}
+        assert modes == {
+            "cache": "PreferSameNode",
+            "cart": "PreferSameZone",
+            "catalog": "PreferSameZone",
+            "checkout": "Off",
+            "orders": "headless",
+            "web": "Auto",
+        }
+        text = status(folder)
+        assert re.search(r"^right +2/2 +8 +\d+ +\d+$", text.out, re.MULTILINE), text.out
+        deadline = time.monotonic() + PATIENCE
+        while not all(one["inZone"] for one in page(folder)["services"] if one["mode"] == "Auto"):
+            assert time.monotonic() < deadline
+        code, words = first.stop()
+        assert code == 0
+        assert words == f"Stopped; {folder} keeps the cluster.\n"
+    with running(folder) as second:
+        assert page(folder)["pods"] == 27
+        assert len(page(folder)["zones"]) == 2
+        assert second.stop()[0] == 0
+    refused = apart(tmp_path, "up", "--data", folder, "--zones", "a,b")
+    assert refused.code == 2
+    assert "which --zones cannot change; leave it out" in refused.sentence()
+
+
+@pytest.mark.timeout(300)
+def test_a_dump_gives_its_shape(tmp_path: Path) -> None:
+    """Nodes and workloads of a dump come up, and what is different here is told in a table."""
+    dump = tmp_path / "dump.yaml"
+    dump.write_text(
+        """
+apiVersion: v1
+kind: List
+items:
+- {apiVersion: v1, kind: Node, metadata: {name: n1, labels: {topology.kubernetes.io/zone: z}}}
+- {apiVersion: v1, kind: Event, metadata: {name: e, namespace: team}}
+- apiVersion: apps/v1
+  kind: Deployment
+  metadata: {name: web, namespace: team, uid: u, resourceVersion: "7"}
+  spec:
+    replicas: 2
+    selector: {matchLabels: {app: web}}
+    template:
+      metadata: {labels: {app: web}}
+      spec: {serviceAccountName: robot, containers: [{name: web, image: web}]}
+  status: {replicas: 2}
+- {apiVersion: v1, kind: Service, metadata: {name: "Bad Name", namespace: team}, spec: {}}
+"""
+    )
+    folder = tmp_path / "cluster"
+    with running(folder, "-f", str(dump), "--pod-start", "10ms") as cluster:
+        assert re.search(r"^z +1/1 ", cluster.page, re.MULTILINE), cluster.page
+        assert re.search(r"^Event +1 +made anew here", cluster.page, re.MULTILINE), cluster.page
+        assert re.search(r"^ServiceAccount +1 +is referred to", cluster.page, re.MULTILINE)
+        assert re.search(
+            r"^Service +1 +Service \"Bad Name\" is invalid", cluster.page, re.MULTILINE
+        )
+        assert page(folder)["podsReady"] == 2
+        assert cluster.stop()[0] == 0
+
+
+@pytest.mark.timeout(300)
+def test_empty_means_empty_and_alive(tmp_path: Path) -> None:
+    """--empty starts everything but has no node and no workload."""
+    folder = tmp_path / "cluster"
+    with running(folder, "--empty") as cluster:
+        found = page(folder)
+        assert found["zones"] == found["services"] == []
+        assert found["pods"] == 0
+        assert cluster.stop()[0] == 0
+
+
+REFUSALS = {
+    "no folder": (("--data", ""), "--data is empty"),
+    "a port too high": (("--listen", "127.0.0.1:70000"), "ports go from 1 to 65535"),
+    "no port": (("--listen", "here"), "is not ADDRESS:PORT"),
+    "a bad zone": (("--zones", "A"), '"A" cannot be a zone'),
+    "a zone twice": (("--zones", "a,a"), "named twice"),
+    "no nodes": (("--nodes-per-zone", "0"), "there must be 1 to 10000 nodes"),
+    "a bad cpu": (("--cpu", "many"), '"many" is no number of CPUs'),
+    "a bad time": (("--pod-start", "soon"), '"soon" is no'),
+    "stages and a time": (("--stages", "x", "--pod-start", "1s"), "leave out --pod-start"),
+    "no stages": (("--stages", "nowhere.yaml"), "cannot be read"),
+    "two modes": (("--empty", "--api-only"), "exclude each other"),
+    "empty and zones": (("--empty", "--zones", "a"), "leaves no room for --zones"),
+    "a lone keep": (("--keep-placement",), "give one with -f"),
+    "a lone speed": (("--speed", "2"), "give one with --scenario"),
+    "no dump": (("-f", "nowhere.yaml"), "cannot read nowhere.yaml"),
+    "no scenario": (("--scenario", "nowhere.yaml"), "cannot read the scenario"),
+    "a bad speed": (("--scenario", "SCENARIO", "--speed", "fast"), "is no speed"),
+    "a scenario in a folder": (("--scenario", "SCENARIO", "--data", "x"), "leave out --data"),
+    "a bad gate": (("--feature-gates", "Magic=true"), "Magic"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSALS)
+def test_refusals_are_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], case: str
+) -> None:
+    """Whatever cannot work is refused before anything starts, with what to do."""
+    scenario = tmp_path / "s.yaml"
+    scenario.write_text("steps: []")
+    flags, says = REFUSALS[case]
+    chosen = [str(scenario) if flag == "SCENARIO" else flag for flag in flags]
+    found = here(capsys, "up", *chosen)
+    assert found.code == 2
+    assert says in found.err
+    assert len(found.err.splitlines()) == 1
+    assert not found.out
+
+
+def test_foreign_folders_are_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A folder with other things in it, or a file, is refused and not touched."""
+    (tmp_path / "thesis.tex").write_text("x")
+    assert "has other things in it" in here(capsys, "up", "--data", tmp_path).sentence()
+    assert "is a file" in here(capsys, "up", "--data", tmp_path / "thesis.tex").sentence()
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_a_taken_port_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where another program listens, the sentence says so and what to do."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        found = here(capsys, "up", "--empty", "--listen", f"127.0.0.1:{port}")
+    assert found.code == 2
+    assert "address already in use" in found.sentence()
+    assert "choose another --listen" in found.sentence()
+
+
+def test_serving_other_machines_is_warned_of(capsys: pytest.CaptureFixture[str]) -> None:
+    """Who serves beyond the loopback is told what that means."""
+    found = here(capsys, "up", "--listen", "192.0.2.1:6443", "--empty")
+    assert "warning: 192.0.2.1:6443 can be reached from other machines" in found.err
+    assert found.code == 2
+
+
+class Broken:
+    """A part with a fault."""
+
+    def __init__(self, means: Means) -> None:
+        del means
+
+    async def run(self) -> None:
+        """Fail."""
+        raise ZeroDivisionError("a fault")
+
+
+def test_a_part_that_fails_ends_the_cluster(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A crash of a part is one sentence that names it, and the exit code is not 0."""
+    monkeypatch.setattr(composition, "controllers", lambda _: {"broken-controller": Broken})
+    found = here(capsys, "up", "--empty")
+    assert found.code == 2
+    assert "broken-controller failed (ZeroDivisionError: a fault)" in found.sentence()
+
+
+def test_a_scenario_is_played(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A scenario tells what happens line by line, and its exit code whether it came true."""
+    file = tmp_path / "s.yaml"
+    file.write_text(
+        """
+about: A small play.
+cluster: {zones: [a], nodesPerZone: 1}
+workloads: []
+steps:
+- {at: 0s, expect: nodes == 1, within: 1m}
+- {at: 1m, do: fail node a-1, expect: nodes == 0, within: 2m}
+"""
+    )
+    found = here(capsys, "up", "--scenario", file, "--speed", "max")
+    assert found.code == 0, found.out
+    assert "A small play." in found.out
+    assert "  1:00  → fail node a-1" in found.out
+    assert "Everything came true." in found.out
+    file.write_text("workloads: []\nsteps: [{at: 0s, expect: nodes == 10, within: 1m}]")
+    failed = here(capsys, "up", "--scenario", file, "--speed", "max")
+    assert failed.code == 1
+    assert "✗ nodes == 10, but it is 9" in failed.out
+
+
+@pytest.mark.timeout(300)
+def test_status_follows_a_cluster(tmp_path: Path) -> None:
+    """-w prints the page again when it has changed, one JSON document per line for programs."""
+    folder = tmp_path / "cluster"
+    with running(folder, "--empty") as cluster:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "zonewise", "status", "-w", "-o", "json"],
+            env={**environment(tmp_path), "KUBECONFIG": str(folder / "kubeconfig")},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            assert process.stdout is not None
+            assert json.loads(process.stdout.readline())["zones"] == []
+            node = b'{"apiVersion":"v1","kind":"Node","metadata":{"name":"n1"}}'
+            _post(folder, "/api/v1/nodes", node)
+            assert json.loads(process.stdout.readline())["zones"][0]["nodes"] == 1
+        finally:
+            os.kill(process.pid, signal.SIGINT)
+            process.communicate(timeout=PATIENCE)
+        assert process.returncode == 130
+        assert cluster.stop()[0] == 0
+
+
+def _post(folder: Path, path: str, body: bytes) -> None:
+    import asyncio
+
+    from zonewise.runtime.client import Client
+    from zonewise.runtime.cluster import load_config
+    from zonewise.runtime.transport import HttpsTransport
+
+    async def post() -> None:
+        async with Client(HttpsTransport(load_config(str(folder / "kubeconfig")))) as client:
+            headers = {"Content-Type": "application/json"}
+            await client.raw("POST", path, body=body, headers=headers)
+
+    asyncio.run(post())

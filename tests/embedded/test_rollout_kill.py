@@ -1,0 +1,133 @@
+"""kill -9 in the middle of a rollout: the next start on the same folder finishes it.
+
+``zonewise up`` is a process of its own with its demo. Rollouts of a Deployment, a StatefulSet and a
+DaemonSet are begun, and the process is killed when a random number of pod events was seen. After a
+restart all are finished, no pod is there twice or too many, and pods that nobody rolled are the
+same ones as before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import signal
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from zonewise.api import DaemonSet, Deployment, Pod, StatefulSet
+from zonewise.runtime.client import Client
+from zonewise.runtime.cluster import load_config
+from zonewise.runtime.transport import HttpsTransport
+
+ROUNDS = int(os.environ.get("ZONEWISE_KILL_ROUNDS", "4"))
+PATIENCE = 90.0
+Workload = DaemonSet | Deployment | StatefulSet
+WANTED = {"cache": 9, "cart": 2, "catalog": 6, "checkout": 3, "orders": 3, "web": 9}
+ROLLED: dict[str, type[Workload]] = {"cache": DaemonSet, "orders": StatefulSet, "web": Deployment}
+UNTOUCHED = {"cart", "catalog", "checkout"}
+
+
+@contextlib.asynccontextmanager
+async def up(folder: Path) -> AsyncIterator[tuple[Client, asyncio.subprocess.Process]]:
+    """``zonewise up`` on a folder and a client of it; killed at the end, whatever happened."""
+    kubeconfig = folder / "kubeconfig"
+    kubeconfig.unlink(missing_ok=True)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *("-m", "zonewise", "up", "--data", str(folder)),
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        async with asyncio.timeout(PATIENCE):
+            while not kubeconfig.exists():
+                if process.returncode is not None:
+                    assert process.stderr is not None
+                    pytest.fail((await process.stderr.read()).decode())
+                await asyncio.sleep(0.02)
+        transport = HttpsTransport(load_config(str(kubeconfig)))
+        async with Client(transport) as client:
+            yield client, process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+async def settled(client: Client) -> dict[str, list[Pod]]:
+    """Wait until every workload is whole and rolled out; its pods by workload."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            sets = [*await client.list(Deployment, "shop"), *await client.list(StatefulSet, "shop")]
+            fine = len(sets) == 5 and all(
+                one.status.observed_generation >= one.metadata.generation
+                and one.spec.replicas == one.status.replicas
+                and one.spec.replicas == one.status.ready_replicas == one.status.updated_replicas
+                for one in sets
+            )
+            for one in await client.list(DaemonSet, "shop"):
+                status = one.status
+                fine = (
+                    fine
+                    and status.observed_generation >= one.metadata.generation
+                    and status.updated_number_scheduled == status.number_ready == WANTED["cache"]
+                )
+            pods: dict[str, list[Pod]] = {}
+            for pod in await client.list(Pod, "shop"):
+                pods.setdefault(pod.metadata.labels["app"], []).append(pod)
+            if fine and {app: len(found) for app, found in pods.items()} == WANTED:
+                return pods
+            await asyncio.sleep(0.1)
+
+
+async def events(client: Client, number: int) -> None:
+    """Wait until so many pod events were seen."""
+    listing = await client.list(Pod, "shop")
+    async for _ in client.watch(Pod, "shop", resource_version=listing.resource_version):
+        number -= 1
+        if number <= 0:
+            return
+
+
+def uids(pods: dict[str, list[Pod]], apps: set[str]) -> set[str]:
+    """The identities of some workloads' pods."""
+    return {pod.metadata.uid for app in apps for pod in pods[app]}
+
+
+def check(before: dict[str, list[Pod]], after: dict[str, list[Pod]]) -> None:
+    """Nothing was lost or doubled, and everything that was rolled is new."""
+    assert uids(after, UNTOUCHED) == uids(before, UNTOUCHED)
+    assert not uids(after, set(ROLLED)) & uids(before, set(ROLLED))
+    names = sorted(pod.metadata.name for pod in after["orders"])
+    assert names == ["orders-0", "orders-1", "orders-2"]
+    assert len({pod.spec.node_name for pod in after["cache"]}) == WANTED["cache"]
+    addresses = [pod.status.pod_ip for pods in after.values() for pod in pods]
+    assert len(set(addresses)) == len(addresses)
+
+
+@pytest.mark.timeout(900)
+async def test_a_rollout_survives_kill(tmp_path: Path) -> None:
+    """After kill -9 at a random moment the rollout finishes; no pod is lost or doubled."""
+    rng = random.Random(11)
+    before: dict[str, list[Pod]] = {}
+    for round_ in range(ROUNDS + 1):
+        async with up(tmp_path / "cluster") as (client, process):
+            after = await settled(client)
+            if before:
+                check(before, after)
+            before = after
+            if round_ == ROUNDS:
+                break
+            moment = asyncio.create_task(events(client, rng.randint(1, 60)))
+            stamp = {"metadata": {"annotations": {"example.com/round": str(round_)}}}
+            for name, kind in ROLLED.items():
+                await client.patch(kind, name, "shop", {"spec": {"template": stamp}})
+            async with asyncio.timeout(PATIENCE):
+                await moment
+            process.send_signal(signal.SIGKILL)
+            await process.wait()
