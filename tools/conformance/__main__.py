@@ -41,6 +41,7 @@ FLAGS = (
     "--node-schedulable-timeout=5s",
     "--system-pods-startup-timeout=1s",
     "--ginkgo.timeout=2h",
+    "--ginkgo.v",
 )
 PARTS = ("api-server", "living-cluster", "hints")
 UNTAINTED = '{"spec":{"taints":null}}'
