@@ -1,4 +1,4 @@
-"""StatefulSets and DaemonSets in every detail: the same commands on a real control plane and ours.
+"""StatefulSets, DaemonSets and CronJobs in detail: the same on a real control plane and on ours.
 
 Plays compare how things end; here whole objects are compared: revisions and their names, pods as
 they were made, claims and their owners, what events say, and what kubectl prints about history.
@@ -7,37 +7,19 @@ The kubelets are ours on both.
 
 from __future__ import annotations
 
-import asyncio
 import json
-import random
-import re
-import subprocess
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
-from difflib import unified_diff
+from collections.abc import Awaitable, Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.contract.embedded import embedded
+from tests.kubernetes.scene import NODES, Obj, Scene, compare, made, told_plainly
 
 from tools import realkube as real
-from zonewise.api.core import Node
-from zonewise.api.meta import ObjectMeta
-from zonewise.embedded.crew import Crew
-from zonewise.embedded.kubelets import Kubelets
-from zonewise.runtime.client import Client
-from zonewise.runtime.cluster import load_config
-from zonewise.runtime.transport import HttpsTransport
 
 pytestmark = pytest.mark.real
-
-Obj = dict[str, Any]
-NODES = ("n1", "n2", "n3")
-PATIENCE = 90.0
-CHANCE = "the object has been modified"
-"""What a controller says when somebody else was quicker, which may be so or not."""
 
 STATEFUL = """
 apiVersion: apps/v1
@@ -94,76 +76,22 @@ spec:
       accessModes: [ReadWriteOnce]
       resources: {requests: {storage: 1Gi}}
 """
-
-
-class Scene:
-    """One cluster, as kubectl shows it."""
-
-    def __init__(self, kubectl: Path, kubeconfig: Path, namespace: str) -> None:
-        self._command = (
-            str(kubectl),
-            *("--kubeconfig", str(kubeconfig), "-n", namespace),
-        )
-
-    async def kubectl(self, *arguments: str, stdin: str = "") -> str:
-        """What a command prints."""
-        done = await asyncio.to_thread(
-            subprocess.run,
-            [*self._command, *arguments],
-            input=stdin,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    async def items(self, kind: str) -> list[Obj]:
-        """All objects of a kind."""
-        found: list[Obj] = json.loads(await self.kubectl("get", kind, "-o", "json"))["items"]
-        return sorted(found, key=lambda one: str(one["metadata"]["name"]))
-
-    async def until(self, kind: str, holds: Callable[[list[Obj]], bool]) -> list[Obj]:
-        """The objects of a kind once something is true of them."""
-        deadline = time.monotonic() + PATIENCE
-        while True:
-            found = await self.items(kind)
-            if holds(found):
-                return found
-            assert time.monotonic() < deadline, json.dumps(found)[:4000]
-            await asyncio.sleep(0.2)
-
-    async def told(self, kind: str) -> list[str]:
-        """What events about objects of a kind say, each once."""
-        events = await self.items("events")
-        return sorted(
-            {
-                f"{one['type']} {one['reason']}: {one['message']}"
-                for one in events
-                if one["involvedObject"]["kind"] == kind and CHANCE not in one["message"]
-            }
-        )
-
-
-def told_plainly(value: Any, *hashes: str) -> Any:
-    """A value without uids, times, and the hashes and random names given."""
-    text = json.dumps(value, sort_keys=True)
-    text = re.sub(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "UID", text)
-    for number, one in enumerate(hashes):
-        text = text.replace(one, f"HASH{number}")
-    return json.loads(re.sub(r"(agent|kube-api-access)-[a-z0-9]{5}\b", r"\1-RANDOM", text))
-
-
-def made(pod: Obj) -> Obj:
-    """A pod as it was made, without where it ended up."""
-    meta, spec = pod["metadata"], pod["spec"]
-    kept = ("generateName", "labels", "annotations", "ownerReferences")
-    return {
-        "metadata": {key: meta[key] for key in kept if key in meta},
-        "spec": {key: value for key, value in spec.items() if key not in ("nodeName", "volumes")},
-        "volumes": [one for one in spec["volumes"] if "projected" not in one],
-    }
+SCHEDULED = "batch.kubernetes.io/cronjob-scheduled-timestamp"
+CRON = """
+apiVersion: batch/v1
+kind: CronJob
+metadata: {name: tick}
+spec:
+  schedule: "*/10 * * * *"
+  timeZone: Europe/Berlin
+  concurrencyPolicy: Forbid
+  jobTemplate:
+    metadata: {labels: {app: tick}, annotations: {a: b}}
+    spec:
+      template:
+        metadata: {annotations: {zonewise.io/runs-for: 1s}}
+        spec: {restartPolicy: Never, containers: [{name: main, image: "app:1"}]}
+"""
 
 
 def recorded(revision: Obj) -> Obj:
@@ -339,9 +267,34 @@ async def failing(scene: Scene) -> list[Any]:
     ]
 
 
-def shown(seen: Any) -> list[str]:
-    """What was seen, line by line."""
-    return json.dumps(seen, indent=1, sort_keys=True).splitlines()
+async def cron(scene: Scene) -> list[Any]:
+    """A CronJob that missed a moment makes one Job for it, which runs to its end."""
+    await scene.kubectl("apply", "-f", "-", stdin=CRON)
+    past = (datetime.now(UTC) - timedelta(hours=1)).isoformat(timespec="seconds")
+    body = json.dumps({"status": {"lastScheduleTime": past}})
+    await scene.kubectl("patch", "cronjob", "tick", "--subresource=status", "-p", body)
+    touch = '{"metadata":{"annotations":{"x":"y"}}}'
+    await scene.kubectl("patch", "cronjob", "tick", "-p", touch)
+
+    def over(found: list[Obj]) -> bool:
+        told = found[0]["status"]
+        return "lastSuccessfulTime" in told and "active" not in told
+
+    found = await scene.until("cronjobs", over)
+    told = found[0]["status"]
+    (job,) = await scene.items("jobs")
+    meta = job["metadata"]
+    due = datetime.fromisoformat(told["lastScheduleTime"])
+    assert meta["name"] == f"tick-{int(due.timestamp()) // 60}"
+    moment = meta["annotations"].pop(SCHEDULED)
+    assert datetime.fromisoformat(moment) == due
+    kept = ("labels", "annotations", "ownerReferences")
+    return [
+        sorted(told),
+        moment[-6:],
+        told_plainly({key: meta[key] for key in kept}),
+        [one.replace(meta["name"], "JOB") for one in await scene.told("CronJob")],
+    ]
 
 
 SCRIPTS: dict[str, Callable[[Scene], Awaitable[list[Any]]]] = {
@@ -349,6 +302,7 @@ SCRIPTS: dict[str, Callable[[Scene], Awaitable[list[Any]]]] = {
     "daemon": daemon,
     "claims": claims,
     "failing": failing,
+    "cron": cron,
 }
 
 
@@ -359,56 +313,16 @@ def ours() -> Iterator[Path]:
         yield kubeconfig
 
 
-@asynccontextmanager
-async def inhabited(kubeconfig: Path, *, kubelets: bool) -> AsyncIterator[None]:
-    """A cluster with nodes that live while this lasts."""
-    transport = HttpsTransport(load_config(kubeconfig=kubeconfig))
-
-    def connect(manager: str) -> Client:
-        return Client(transport, field_manager=manager)
-
-    crew = Crew(connect, clock=time.time, rng=random.Random(1))
-    if kubelets:
-        crew.add("kubelets", Kubelets)
-    work = asyncio.create_task(crew.run())
-    client = connect("test")
-    try:
-        for name in NODES:
-            await client.create(Node(metadata=ObjectMeta(name=name)))
-        yield
-    finally:
-        for name in NODES:
-            await client.delete(Node, name)
-        work.cancel()
-        await asyncio.gather(work, return_exceptions=True)
-        await transport.close()
-
-
 @pytest.mark.asyncio
 @pytest.mark.parametrize("name", SCRIPTS)
 async def test_both_clusters_do_the_same(
     realkube: real.ControlPlane, real_binaries: real.Binaries, ours: Path, name: str
 ) -> None:
     """Objects, events and kubectl's words are equal at every step."""
-    kubectl = real_binaries.path("kubectl")
-
-    async def performed(kubeconfig: Path, *, kubelets: bool) -> list[Any]:
-        scene = Scene(kubectl, kubeconfig, f"sets-{name}")
-        async with inhabited(kubeconfig, kubelets=kubelets):
-            await scene.kubectl("create", "namespace", f"sets-{name}")
-            await scene.until(
-                "serviceaccounts",
-                lambda found: any(one["metadata"]["name"] == "default" for one in found),
-            )
-            try:
-                return await SCRIPTS[name](scene)
-            finally:
-                await scene.kubectl("delete", "namespace", f"sets-{name}", "--wait=false")
-                await scene.until("pods", lambda pods: not pods)
-
-    theirs, mine = await asyncio.gather(
-        performed(realkube.kubeconfig, kubelets=True), performed(ours, kubelets=False)
+    await compare(
+        SCRIPTS[name],
+        f"sets-{name}",
+        kubectl=real_binaries.path("kubectl"),
+        theirs=realkube.kubeconfig,
+        ours=ours,
     )
-    for step, (right, found) in enumerate(zip(theirs, mine, strict=True), start=1):
-        difference = list(unified_diff(shown(right), shown(found), lineterm="", n=2))
-        assert not difference, "\n".join((f"step {step}", *difference))

@@ -1,0 +1,165 @@
+"""The same commands on a real control plane and on ours, seen in every detail.
+
+A script is a function of a ``Scene``: it gives kubectl commands and collects what is then seen.
+``compare`` runs it on both clusters at once. The kubelets are ours on both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import re
+import subprocess
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from difflib import unified_diff
+from pathlib import Path
+from typing import Any
+
+from zonewise.api.core import Node
+from zonewise.api.meta import ObjectMeta
+from zonewise.embedded.crew import Crew
+from zonewise.embedded.kubelets import Kubelets
+from zonewise.runtime.client import Client
+from zonewise.runtime.cluster import load_config
+from zonewise.runtime.transport import HttpsTransport
+
+Obj = dict[str, Any]
+NODES = ("n1", "n2", "n3")
+PATIENCE = 90.0
+CHANCE = "the object has been modified"
+"""What a controller says when somebody else was quicker, which may be so or not."""
+
+
+class Scene:
+    """One cluster, as kubectl shows it."""
+
+    def __init__(self, kubectl: Path, kubeconfig: Path, namespace: str) -> None:
+        self._command = (
+            str(kubectl),
+            *("--kubeconfig", str(kubeconfig), "-n", namespace),
+        )
+
+    async def kubectl(self, *arguments: str, stdin: str = "") -> str:
+        """What a command prints."""
+        done = await asyncio.to_thread(
+            subprocess.run,
+            [*self._command, *arguments],
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    async def items(self, kind: str) -> list[Obj]:
+        """All objects of a kind."""
+        found: list[Obj] = json.loads(await self.kubectl("get", kind, "-o", "json"))["items"]
+        return sorted(found, key=lambda one: str(one["metadata"]["name"]))
+
+    async def until(self, kind: str, holds: Callable[[list[Obj]], bool]) -> list[Obj]:
+        """The objects of a kind once something is true of them."""
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            found = await self.items(kind)
+            if holds(found):
+                return found
+            assert time.monotonic() < deadline, json.dumps(found)[:4000]
+            await asyncio.sleep(0.2)
+
+    async def told(self, kind: str) -> list[str]:
+        """What events about objects of a kind say, each once."""
+        events = await self.items("events")
+        return sorted(
+            {
+                f"{one['type']} {one['reason']}: {one['message']}"
+                for one in events
+                if one["involvedObject"]["kind"] == kind and CHANCE not in one["message"]
+            }
+        )
+
+
+def told_plainly(value: Any, *hashes: str) -> Any:
+    """A value without uids, times, and the hashes and random names given."""
+    text = json.dumps(value, sort_keys=True)
+    text = re.sub(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "UID", text)
+    for number, one in enumerate(hashes):
+        text = text.replace(one, f"HASH{number}")
+    return json.loads(re.sub(r"(agent|kube-api-access)-[a-z0-9]{5}\b", r"\1-RANDOM", text))
+
+
+def made(pod: Obj) -> Obj:
+    """A pod as it was made, without where it ended up."""
+    meta, spec = pod["metadata"], pod["spec"]
+    kept = ("generateName", "labels", "annotations", "ownerReferences")
+    return {
+        "metadata": {key: meta[key] for key in kept if key in meta},
+        "spec": {key: value for key, value in spec.items() if key not in ("nodeName", "volumes")},
+        "volumes": [one for one in spec["volumes"] if "projected" not in one],
+    }
+
+
+def shown(seen: Any) -> list[str]:
+    """What was seen, line by line."""
+    return json.dumps(seen, indent=1, sort_keys=True).splitlines()
+
+
+@asynccontextmanager
+async def inhabited(kubeconfig: Path, *, kubelets: bool) -> AsyncIterator[None]:
+    """A cluster with nodes that live while this lasts."""
+    transport = HttpsTransport(load_config(kubeconfig=kubeconfig))
+
+    def connect(manager: str) -> Client:
+        return Client(transport, field_manager=manager)
+
+    crew = Crew(connect, clock=time.time, rng=random.Random(1))
+    if kubelets:
+        crew.add("kubelets", Kubelets)
+    work = asyncio.create_task(crew.run())
+    client = connect("test")
+    try:
+        for name in NODES:
+            await client.create(Node(metadata=ObjectMeta(name=name)))
+        yield
+    finally:
+        for name in NODES:
+            await client.delete(Node, name)
+        work.cancel()
+        await asyncio.gather(work, return_exceptions=True)
+        await transport.close()
+
+
+async def compare(
+    script: Callable[[Scene], Awaitable[list[Any]]],
+    namespace: str,
+    *,
+    kubectl: Path,
+    theirs: Path,
+    ours: Path,
+) -> None:
+    """Run a script on both clusters, in a namespace of its own; fail at the first difference."""
+
+    async def performed(kubeconfig: Path, *, kubelets: bool) -> list[Any]:
+        scene = Scene(kubectl, kubeconfig, namespace)
+        async with inhabited(kubeconfig, kubelets=kubelets):
+            await scene.kubectl("create", "namespace", namespace)
+            await scene.until(
+                "serviceaccounts",
+                lambda found: any(one["metadata"]["name"] == "default" for one in found),
+            )
+            try:
+                return await script(scene)
+            finally:
+                await scene.kubectl("delete", "namespace", namespace, "--wait=false")
+                await scene.until("pods", lambda pods: not pods)
+
+    expected, found = await asyncio.gather(
+        performed(theirs, kubelets=True), performed(ours, kubelets=False)
+    )
+    for step, (right, mine) in enumerate(zip(expected, found, strict=True), start=1):
+        difference = list(unified_diff(shown(right), shown(mine), lineterm="", n=2))
+        assert not difference, "\n".join((f"step {step}", *difference))
