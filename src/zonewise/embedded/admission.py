@@ -54,6 +54,12 @@ class Attributes:
     warnings: list[str] = field(default_factory=list)
     face: Face | None = None
 
+    @property
+    def called(self) -> str:
+        """What a refusal calls the object: it may not have more than the start of its name yet."""
+        meta = (self.obj or {}).get("metadata") or {}
+        return self.name or meta.get("name") or meta.get("generateName") or ""
+
 
 Plugin = Callable[[Attributes], None]
 """Changes ``attributes.obj`` in place, or raises an ApiError."""

@@ -73,7 +73,7 @@ class Plugins:
         if found["metadata"].get("deletionTimestamp"):
             raise refusals.forbidden(
                 attributes.served.kind.resource,
-                attributes.name,
+                attributes.called,
                 f"unable to create new content in namespace {name} because it is being terminated",
                 causes=(
                     StatusCause(
@@ -93,7 +93,7 @@ class Plugins:
         ):
             raise refusals.forbidden(
                 attributes.served.kind.resource,
-                attributes.name,
+                attributes.called,
                 "this namespace may not be deleted",
             )
 
@@ -112,7 +112,7 @@ class Plugins:
         if account is None:
             raise refusals.forbidden(
                 attributes.served.kind.resource,
-                attributes.name,
+                attributes.called,
                 f"error looking up service account {attributes.namespace}/{name}:"
                 f' serviceaccount "{name}" not found',
             )
@@ -195,7 +195,7 @@ class Plugins:
             if chosen is None:
                 raise refusals.forbidden(
                     attributes.served.kind.resource,
-                    attributes.name,
+                    attributes.called,
                     f"no PriorityClass with name {name} was found",
                 )
             number = chosen.get("value", 0)
@@ -203,7 +203,7 @@ class Plugins:
         if spec.get("priority") is not None and spec["priority"] != number:
             raise refusals.forbidden(
                 attributes.served.kind.resource,
-                attributes.name,
+                attributes.called,
                 f"the integer value of priority ({spec['priority']}) must not be provided in pod"
                 f" spec; priority admission controller computed {number} from the given"
                 " PriorityClass name",
@@ -212,7 +212,7 @@ class Plugins:
         if spec.get("preemptionPolicy") not in {None, policy}:
             raise refusals.forbidden(
                 attributes.served.kind.resource,
-                attributes.name,
+                attributes.called,
                 f"the string value of PreemptionPolicy ({spec['preemptionPolicy']}) must not be"
                 f" provided in pod spec; priority admission controller computed {policy} from the"
                 " given PriorityClass name",
@@ -270,7 +270,7 @@ class Plugins:
             if spec.get("overhead"):
                 raise refusals.forbidden(
                     resource,
-                    attributes.name,
+                    attributes.called,
                     "pod rejected: Pod Overhead set without corresponding RuntimeClass defined"
                     " Overhead",
                 )
@@ -278,14 +278,14 @@ class Plugins:
         chosen = self._look("node.k8s.io/runtimeclasses", "", name)
         if chosen is None:
             raise refusals.forbidden(
-                resource, attributes.name, f'pod rejected: RuntimeClass "{name}" not found'
+                resource, attributes.called, f'pod rejected: RuntimeClass "{name}" not found'
             )
         overhead = (chosen.get("overhead") or {}).get("podFixed")
         if overhead:
             if spec.get("overhead") and spec["overhead"] != overhead:
                 raise refusals.forbidden(
                     resource,
-                    attributes.name,
+                    attributes.called,
                     "pod rejected: Pod's Overhead doesn't match RuntimeClass's defined Overhead",
                 )
             spec["overhead"] = dict(overhead)
@@ -294,7 +294,7 @@ class Plugins:
             if spec.setdefault("nodeSelector", {}).setdefault(key, value) != value:
                 raise refusals.forbidden(
                     resource,
-                    attributes.name,
+                    attributes.called,
                     f"conflict: runtimeClass.scheduling.nodeSelector[{key}] = {value};"
                     f" pod.spec.nodeSelector[{key}] = {spec['nodeSelector'][key]}",
                 )
