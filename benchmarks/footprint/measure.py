@@ -1,0 +1,232 @@
+"""Memory and CPU of controller and webhook on clusters of 100, 1,000 and 5,000 nodes.
+
+Ten pods on each node, twenty in each Service, every Service in mode Auto. The API server is the
+embedded one, in this process, filled before anybody looks. Then each program runs alone: *start* is
+the CPU time until it has read everything (and, for the controller, written all slices), *memory*
+what is resident then, *steady* the share of one core over ``STEADY`` seconds in which every node
+reports once in five minutes and ``CHANGES`` pods change readiness each second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.embedded.servers import megabytes
+from zonewise.api import Node, Pod, Service, convert
+from zonewise.embedded.server import ApiServer
+from zonewise.runtime.client import Client
+
+PODS_PER_NODE = 10
+PODS_PER_SERVICE = 20
+STEADY = 60.0
+REPORT_EVERY = 300.0
+CHANGES = 5
+AT_ONCE = 16
+PATIENCE = 1200.0
+RESTING = 0.1
+"""A program that takes less CPU time than this in five seconds has finished what it had to do."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """What one program took."""
+
+    program: str
+    nodes: int
+    pods: int
+    services: int
+    memory_mb: float
+    start_cpu_seconds: float
+    steady_cpu_percent: float
+
+
+@dataclass(frozen=True)
+class Costs:
+    """All of them."""
+
+    rows: tuple[Cost, ...]
+
+    def plain(self) -> dict[str, Any]:
+        """For machines."""
+        return {"rows": [asdict(row) for row in self.rows]}
+
+    def text(self) -> str:
+        """For people."""
+        heads = f"{'program':<12}{'nodes':>7}{'pods':>8}{'Services':>10}"
+        lines = [f"{heads}{'memory':>10}{'start':>10}{'steady':>9}"]
+        for row in self.rows:
+            place = f"{row.program:<12}{row.nodes:>7,}{row.pods:>8,}{row.services:>10,}"
+            lines.append(
+                f"{place}{row.memory_mb:>7,.0f} MB{row.start_cpu_seconds:>8.1f} s"
+                f"{row.steady_cpu_percent:>7.1f} %"
+            )
+        return "\n".join(lines)
+
+
+def footprint(nodes: int) -> Iterator[Costs]:
+    """Both programs on a cluster of that size."""
+    yield Costs(tuple(asyncio.run(_measured(nodes))))
+
+
+async def _measured(nodes: int) -> list[Cost]:
+    with tempfile.TemporaryDirectory() as folder:
+        server = ApiServer(Path(folder), clock=time.time, rng=random.Random(1))
+        await server.start(0)
+        client = server.connect("benchmark")
+        try:
+            await _fill(client, nodes)
+            kubeconfig = server.identity.kubeconfig
+            return [
+                await _cost(client, nodes, "controller", kubeconfig, _all_written(server, nodes)),
+                await _cost(client, nodes, "webhook", kubeconfig, lambda: True),
+            ]
+        finally:
+            await server.close()
+
+
+def _all_written(server: ApiServer, nodes: int) -> Callable[[], bool]:
+    wanted = nodes * PODS_PER_NODE // PODS_PER_SERVICE
+
+    def ask() -> bool:
+        return len(server.state.list("discovery.k8s.io/endpointslices").entries) >= wanted
+
+    return ask
+
+
+async def _fill(client: Client, nodes: int) -> None:
+    await _together(_add_node(client, number) for number in range(nodes))
+    pods = nodes * PODS_PER_NODE
+    await _together(_add_service(client, n) for n in range(pods // PODS_PER_SERVICE))
+    await _together(_add_pod(client, number, nodes) for number in range(pods))
+
+
+async def _add_node(client: Client, number: int) -> None:
+    labels = {"topology.kubernetes.io/zone": f"zone-{'abc'[number % 3]}"}
+    await client.create(convert(Node, {"metadata": {"name": f"node-{number}", "labels": labels}}))
+    await _report(client, number)
+
+
+async def _report(client: Client, number: int) -> None:
+    moment = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    ready = {"type": "Ready", "status": "True", "lastHeartbeatTime": moment}
+    status = {"allocatable": {"cpu": "4"}, "conditions": [ready]}
+    await client.patch(Node, f"node-{number}", None, {"status": status}, subresource="status")
+
+
+async def _add_service(client: Client, number: int) -> None:
+    mode = {"service.kubernetes.io/topology-mode": "Auto"}
+    meta = {"name": f"s-{number}", "namespace": "default", "annotations": mode}
+    spec = {"selector": {"app": f"s-{number}"}, "ports": [{"port": 80}]}
+    await client.create(convert(Service, {"metadata": meta, "spec": spec}))
+
+
+async def _add_pod(client: Client, number: int, nodes: int) -> None:
+    labels = {"app": f"s-{number // PODS_PER_SERVICE}"}
+    meta = {"name": f"p-{number}", "namespace": "default", "labels": labels}
+    spec = {"nodeName": f"node-{number % nodes}", "containers": [{"name": "c", "image": "c"}]}
+    await client.create(convert(Pod, {"metadata": meta, "spec": spec}))
+    await _tell(client, number, ready=True)
+
+
+async def _tell(client: Client, number: int, *, ready: bool) -> None:
+    address = f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}"
+    status = {
+        "phase": "Running",
+        "podIP": address,
+        "podIPs": [{"ip": address}],
+        "conditions": [{"type": "Ready", "status": str(ready)}],
+    }
+    await client.patch(Pod, f"p-{number}", "default", {"status": status}, subresource="status")
+
+
+async def _together(work: Iterable[Any]) -> None:
+    turn = asyncio.Semaphore(AT_ONCE)
+
+    async def one(thing: Any) -> None:
+        async with turn:
+            await thing
+
+    for chunk in _chunks(work):
+        await asyncio.gather(*map(one, chunk))
+
+
+def _chunks(work: Iterable[Any]) -> Iterator[list[Any]]:
+    chunk: list[Any] = []
+    for thing in work:
+        chunk.append(thing)
+        if len(chunk) == 1000:
+            yield chunk
+            chunk = []
+    yield chunk
+
+
+async def _cost(
+    client: Client, nodes: int, name: str, kubeconfig: Path, ready: Callable[[], bool]
+) -> Cost:
+    role = {"controller": ("own", "--lease-namespace", "default"), "webhook": ("adopt",)}[name]
+    program = await asyncio.to_thread(_started, name, kubeconfig, role)
+    try:
+        async with asyncio.timeout(PATIENCE):
+            resting = False
+            while not (resting and ready()):
+                before = _cpu(program.pid)
+                await asyncio.sleep(5)
+                resting = before > 0 and _cpu(program.pid) - before < RESTING
+        start, memory = _cpu(program.pid), megabytes([program.pid])
+        begin = time.monotonic()
+        await _live(client, nodes)
+        used = _cpu(program.pid) - start
+        return Cost(
+            program=name,
+            nodes=nodes,
+            pods=nodes * PODS_PER_NODE,
+            services=nodes * PODS_PER_NODE // PODS_PER_SERVICE,
+            memory_mb=max(memory, megabytes([program.pid])),
+            start_cpu_seconds=start,
+            steady_cpu_percent=100 * used / (time.monotonic() - begin),
+        )
+    finally:
+        program.terminate()
+        await asyncio.to_thread(program.wait)
+
+
+def _started(name: str, kubeconfig: Path, role: tuple[str, ...]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [
+            *(sys.executable, "-m", "zonewise", name, "--kubeconfig", str(kubeconfig)),
+            *("--metrics-listen", "127.0.0.1:0", "--endpointslices", *role),
+            *(("--listen", "127.0.0.1:0", "--host", "127.0.0.1") if name == "webhook" else ()),
+        ]
+    )
+
+
+async def _live(client: Client, nodes: int) -> None:
+    """What happens all the time on a cluster that works."""
+    rng = random.Random(7)
+    end = time.monotonic() + STEADY
+    due = 0.0
+    while (now := time.monotonic()) < end:
+        due += nodes / REPORT_EVERY
+        while due >= 1:
+            await _report(client, rng.randrange(nodes))
+            due -= 1
+        for _ in range(CHANGES):
+            number = rng.randrange(nodes * PODS_PER_NODE)
+            await _tell(client, number, ready=rng.random() < 0.5)
+        await asyncio.sleep(max(0.0, now + 1 - time.monotonic()))
+
+
+def _cpu(pid: int) -> float:
+    """CPU seconds of a process so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
