@@ -1,0 +1,183 @@
+"""Simulated clients: where their requests go by the slices of the moment."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+from tests.embedded.living import Living, living, until
+
+from zonewise.api import Node
+from zonewise.embedded.clients import NAME, Clients, Seen, read
+from zonewise.embedded.crew import Means
+from zonewise.embedded.origin import NAMESPACE, ConfigMap
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
+
+WEB = ("default", "web")
+
+
+async def post(cluster: Living, path: str, body: dict[str, Any]) -> None:
+    """Create something."""
+    await cluster.client.raw("POST", path, body=msgspec.json.encode(body))
+
+
+async def node(cluster: Living, name: str, zone: str, cpu: str) -> None:
+    """A Ready node."""
+    meta = {"name": name, "labels": {"topology.kubernetes.io/zone": zone}}
+    status = {
+        "allocatable": {"cpu": cpu},
+        "capacity": {"cpu": cpu},
+        "conditions": [{"type": "Ready", "status": "True"}],
+    }
+    await post(cluster, "/api/v1/nodes", {"metadata": meta, "status": status})
+    await cluster.client.patch(Node, name, None, {"spec": {"taints": None}})
+
+
+async def service(cluster: Living, **spec: Any) -> None:
+    """The Service whose requests are looked at."""
+    spec = {"selector": {"app": "web"}, "ports": [{"port": 80}], **spec}
+    path = "/api/v1/namespaces/default/services"
+    await post(cluster, path, {"metadata": {"name": "web"}, "spec": spec})
+
+
+async def endpoints(cluster: Living, *, hints: bool = False, **zones: int) -> None:
+    """A slice with so many endpoints in each zone."""
+    found = [
+        {
+            "addresses": [f"10.0.{ord(zone) - 97}.{number}"],
+            "zone": zone,
+            "nodeName": f"{zone}1",
+            **({"hints": {"forZones": [{"name": zone}]}} if hints else {}),
+        }
+        for zone, count in zones.items()
+        for number in range(count)
+    ]
+    labels = {"kubernetes.io/service-name": "web"}
+    body = {"metadata": {"name": "web", "labels": labels}, "addressType": "IPv4"}
+    path = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
+    await post(cluster, path, {**body, "endpoints": found, "ports": [{"port": 80}]})
+
+
+class Here:
+    """The clients of a test, to look into."""
+
+    def __init__(self) -> None:
+        self.clients: Clients | None = None
+
+    def __call__(self, means: Means) -> Clients:
+        self.clients = Clients(means)
+        return self.clients
+
+    def seen(self) -> Seen | None:
+        """What became of the Service's requests."""
+        assert self.clients is not None
+        return self.clients.seen().get(WEB)
+
+
+async def test_hints_keep_requests_in_their_zone() -> None:
+    """With hints everything stays; without, what chance gives."""
+    here = Here()
+    async with living({"clients": here}) as cluster:
+        await node(cluster, "a1", "a", "4")
+        await node(cluster, "b1", "b", "4")
+        await service(cluster)
+        await endpoints(cluster, hints=True, a=2, b=2)
+        await asyncio.sleep(70)
+        seen = here.seen()
+        assert seen is not None
+        assert (seen.in_zone, seen.failed, seen.requests) == (1.0, 0.0, 1200)
+        await cluster.client.raw(
+            "DELETE", "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/web"
+        )
+        await endpoints(cluster, a=2, b=2)
+        await asyncio.sleep(70)
+        seen = here.seen()
+        assert seen is not None
+        assert seen.in_zone is not None
+        assert 0.4 < seen.in_zone < 0.6
+
+
+async def test_zones_send_by_their_cpu() -> None:
+    """Three quarters of the CPU send three quarters of the requests."""
+    here = Here()
+    async with living({"clients": here}) as cluster:
+        await node(cluster, "a1", "a", "6")
+        await node(cluster, "b1", "b", "2")
+        await service(cluster)
+        await endpoints(cluster, a=3)
+        await asyncio.sleep(70)
+        seen = here.seen()
+        assert seen is not None
+        assert seen.in_zone is not None
+        assert 0.7 < seen.in_zone < 0.8
+
+
+async def test_nobody_asks_before_there_was_an_answer_and_everybody_notices_the_end() -> None:
+    """Requests are counted from a Service's first endpoint on; without any they fail."""
+    here = Here()
+    async with living({"clients": here}) as cluster:
+        await node(cluster, "a1", "a", "4")
+        await service(cluster)
+        await asyncio.sleep(30)
+        assert here.seen() is None
+        await endpoints(cluster, a=1)
+        await until(lambda: here.seen() is not None)
+        await cluster.client.raw(
+            "DELETE", "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/web"
+        )
+        await asyncio.sleep(59)
+        seen = here.seen()
+        assert seen is not None
+        assert seen.failed > 0.9
+
+
+async def test_headless_services_are_not_asked() -> None:
+    """A Service without an address of its own has no proxy, so nobody is counted."""
+    here = Here()
+    async with living({"clients": here}) as cluster:
+        await node(cluster, "a1", "a", "4")
+        await service(cluster, clusterIP="None")
+        await endpoints(cluster, a=1)
+        await asyncio.sleep(30)
+        assert here.seen() is None
+
+
+async def test_the_numbers_are_told_and_read() -> None:
+    """The ConfigMap has what was seen, is read back, and rests when nothing changes."""
+    here = Here()
+    async with living({"clients": here}) as cluster:
+        await node(cluster, "a1", "a", "4")
+        await service(cluster)
+        await endpoints(cluster, a=1)
+        await asyncio.sleep(90)
+        told = await cluster.client.get(ConfigMap, NAME, NAMESPACE)
+        assert read(told.get("data")) == {WEB: Seen(requests=1200, failed=0.0, in_zone=1.0)}
+        await asyncio.sleep(300)
+        later = await cluster.client.get(ConfigMap, NAME, NAMESPACE)
+        assert later.metadata.resource_version == told.metadata.resource_version
+
+
+async def test_strange_entries_are_left_out() -> None:
+    """Whatever somebody wrote into the ConfigMap, the rest of it is read."""
+    good = '{"requests":1,"failed":0.0}'
+    found = read({"a.b": good, "nodot": good, "c.d": "{", "e.f": '{"requests":"x"}'})
+    assert found == {("a", "b"): Seen(requests=1, failed=0.0)}
+
+
+async def test_the_same_seed_draws_the_same() -> None:
+    """Two crews with one seed count the same."""
+
+    async def once() -> Seen | None:
+        here = Here()
+        async with living({"clients": here}) as cluster:
+            await node(cluster, "a1", "a", "4")
+            await node(cluster, "b1", "b", "4")
+            await service(cluster)
+            await endpoints(cluster, a=2, b=1)
+            await asyncio.sleep(70)
+            return here.seen()
+
+    assert await once() == await once()

@@ -1,0 +1,103 @@
+"""Objects put into a cluster, each once, and what a cluster remembers of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.embedded.living import Living, living
+
+from zonewise.embedded import origin
+from zonewise.embedded.manifests import Planter, Refused
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
+
+
+def made(kind: str, name: str, version: str = "v1", **fields: Any) -> dict[str, Any]:
+    """An object."""
+    return {"apiVersion": version, "kind": kind, "metadata": {"name": name}, **fields}
+
+
+def config(name: str, namespace: str = "new") -> dict[str, Any]:
+    """A ConfigMap in a namespace."""
+    return made("ConfigMap", name) | {"metadata": {"name": name, "namespace": namespace}}
+
+
+def planter(cluster: Living) -> Planter:
+    """Somebody who plants in this cluster."""
+    return Planter(cluster.client, cluster.server.registry)
+
+
+WIDGETS = made(
+    "CustomResourceDefinition",
+    "widgets.example.com",
+    "apiextensions.k8s.io/v1",
+    spec={
+        "group": "example.com",
+        "scope": "Cluster",
+        "names": {"plural": "widgets", "kind": "Widget"},
+        "versions": [
+            {
+                "name": "v1",
+                "served": True,
+                "storage": True,
+                "schema": {"openAPIV3Schema": {"type": "object"}},
+            }
+        ],
+    },
+)
+
+
+async def test_what_others_need_comes_first() -> None:
+    """In whatever order objects are given, they find their namespace and their definition."""
+    async with living({}) as cluster:
+        written: list[str] = []
+        refused = await planter(cluster).plant(
+            [made("Widget", "w", "example.com/v1"), config("c"), made("Namespace", "new"), WIDGETS],
+            written=lambda obj: written.append(obj["kind"]),
+        )
+        assert refused == []
+        assert written == ["CustomResourceDefinition", "Namespace", "ConfigMap", "Widget"]
+
+
+async def test_what_is_there_is_left_as_it_is() -> None:
+    """Planting again changes nothing, and is no refusal."""
+    async with living({}) as cluster:
+        objects = [made("Namespace", "new"), config("c")]
+        await planter(cluster).plant(objects)
+        path = "/api/v1/namespaces/new/configmaps/c"
+        before = (await cluster.client.raw("GET", path)).body
+        assert await planter(cluster).plant(objects) == []
+        assert (await cluster.client.raw("GET", path)).body == before
+
+
+async def test_refusals_do_not_keep_others_out() -> None:
+    """What the server refuses is told with its words; what has no kind here is told, too."""
+    async with living({}) as cluster:
+        refused = await planter(cluster).plant(
+            [
+                config("Bad Name", "default"),
+                made("Gadget", "g", "example.com/v1"),
+                config("good", "default"),
+                config("homeless", "nowhere"),
+            ]
+        )
+        reasons = {(one.kind, one.name): one.why for one in refused}
+        assert set(reasons) == {
+            ("ConfigMap", "default/Bad Name"),
+            ("ConfigMap", "nowhere/homeless"),
+            ("Gadget", "g"),
+        }
+        assert "lowercase RFC 1123" in reasons["ConfigMap", "default/Bad Name"]
+        assert reasons["Gadget", "g"] == "example.com/v1 has no Gadget here"
+        assert isinstance(refused[0], Refused)
+        await cluster.client.raw("GET", "/api/v1/namespaces/default/configmaps/good")
+
+
+async def test_a_cluster_remembers_what_it_was_made_from() -> None:
+    """Nothing is remembered before it was written, and the last word counts."""
+    async with living({}) as cluster:
+        assert await origin.recorded(cluster.client) is None
+        await origin.record(cluster.client, "a test")
+        await origin.record(cluster.client, "another test")
+        assert await origin.recorded(cluster.client) == "another test"
