@@ -182,6 +182,19 @@ async def test_a_bound_volume_is_protected_and_its_loss_is_told() -> None:
         assert "ClaimLost" in await reasons(cluster)
 
 
+async def test_a_claim_older_than_the_default_class_gets_it() -> None:
+    """A claim without a class takes the default as soon as there is one."""
+    parts = {name: part for name, part in PARTS.items() if name != "provisioner"}
+    async with living(parts) as cluster:
+        await claim(cluster)
+        await until(lambda: phase(cluster) == "Pending")
+        late = Provisioner(cluster.crew.means("provisioner"))
+        work = asyncio.create_task(late.run())
+        claims = cluster.crew.cache.store(PersistentVolumeClaim)
+        await until(lambda: claims.values()[0].spec.storage_class_name == "standard")
+        work.cancel()
+
+
 async def test_two_claims_never_get_one_volume() -> None:
     """Whoever comes second waits for the next volume."""
     async with living(PARTS) as cluster:

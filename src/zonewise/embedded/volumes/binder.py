@@ -30,6 +30,7 @@ from zonewise.embedded.volumes.words import (
     BETA_PROVISIONER,
     BIND_COMPLETED,
     BOUND_BY_CONTROLLER,
+    DEFAULT_CLASS,
     NO_PROVISIONER,
     PROVISIONED_BY,
     PROVISIONER,
@@ -64,9 +65,7 @@ class Binder:
         self._volumes = self._binding.watches(
             PersistentVolume, self._concerned, indexes={BY_CLASS: _class_of}
         )
-        self._classes = self._binding.watches(
-            StorageClass, lambda one: self._claims.keys_by(PENDING, one.metadata.name)
-        )
+        self._classes = self._binding.watches(StorageClass, self._interested)
         self._pods = self._binding.watches(Pod, lambda _: (), indexes=BY_CLAIM)
         self._binding.watches(Node, lambda _: ())
         self._keeping.watches(PersistentVolume, own_key)
@@ -86,6 +85,11 @@ class Binder:
         if volume.status.phase != "Available":
             return ()
         return self._claims.keys_by(PENDING, volume.spec.storage_class_name)
+
+    def _interested(self, made_by: StorageClass) -> tuple[Key, ...]:
+        """The claims that wait for a class, or for any."""
+        named = self._claims.keys_by(PENDING, made_by.metadata.name)
+        return named + self._claims.keys_by(PENDING, "")
 
     async def _claim(self, key: Key) -> float | None:
         claim = self._claims.get(key)
@@ -111,6 +115,14 @@ class Binder:
         if found is not None:
             await self._bind(found, claim)
             return
+        if claim.spec.storage_class_name is None and (usual := self._default_class()):
+            # It was made before there was a default; the change brings it here again.
+            body = {
+                "metadata": {"resourceVersion": claim.metadata.resource_version},
+                "spec": {"storageClassName": usual},
+            }
+            await self._client.patch(PersistentVolumeClaim, *_place(claim), body)
+            return
         if waits and not chosen:
             self._tell_waiting(claim)
         elif made_by is not None:
@@ -122,6 +134,15 @@ class Binder:
             note = "no persistent volumes available for this claim and no storage class is set"
             self._tell(claim, "Normal", "FailedBinding", note)
         await self._claim_status(claim, "Pending")
+
+    def _default_class(self) -> str:
+        """The class that claims without one get: the newest default."""
+        usual = [
+            (one.metadata.creation_timestamp or "", one.metadata.name)
+            for one in self._classes
+            if one.metadata.annotations.get(DEFAULT_CLASS) == "true"
+        ]
+        return max(usual)[1] if usual else ""
 
     async def _bind_named(self, claim: PersistentVolumeClaim) -> None:
         volume = self._volumes.get(("", claim.spec.volume_name))
