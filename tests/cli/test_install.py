@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,21 @@ import pytest
 import yaml
 from tests.cli.program import here
 
+from zonewise.api import EndpointSlice, Node, Service
 from zonewise.cli.deploy import Wanted, manifests
 from zonewise.cli.deploy.alerts import rules
 from zonewise.cli.deploy.dashboard import page
-from zonewise.cli.deploy.wanted import Role
+from zonewise.cli.deploy.wanted import LEASE, Role
+from zonewise.controllers.hintmetrics import HintsMetrics
+from zonewise.controllers.standings import Standing
 from zonewise.embedded.server import ApiServer
+from zonewise.runtime.cache import Cache
+from zonewise.runtime.metrics import Metrics
+from zonewise.topology import Shares
+from zonewise.traffic import Mode, Wish
+from zonewise.traffic.slices import Plan
 
+SERIES = re.compile(r"\b((?:zonewise|endpoint_slice_controller|leader_election)_\w+)")
 Capture = pytest.CaptureFixture[str]
 ROLES: tuple[Role, ...] = ("own", "adopt", "observe")
 
@@ -119,6 +129,33 @@ def test_alerts(capsys: Capture) -> None:
     names = [rule["alert"] for rule in group["rules"]]
     assert names == ["ZonewiseHintsLost", "ZonewiseWatchStale", "ZonewiseLeaderMissing"]
     assert all(rule["annotations"]["description"].endswith(".") for rule in group["rules"])
+
+
+async def test_measured_is_what_is_watched(tmp_path: Path) -> None:
+    """Every series that an alert or a panel asks for is one that the programs show."""
+    server = ApiServer(tmp_path, clock=lambda: 1.8e9, rng=random.Random(1), inline=True)
+    metrics = Metrics()
+    hints = HintsMetrics(metrics.registry)
+    cache = Cache(server.connect("test"))
+    cache.store(Node)
+    metrics.watches(lambda: cache.stats)
+    metrics.leading(LEASE)
+    metrics.admission("/hints", "allowed", 0.1)
+    hints.synced("success")
+    service, wish = Service(), Wish(Mode.AUTO)
+    plan = Plan(create=(EndpointSlice(),))
+    hints.planned(service, wish, plan)
+    hints.standings = {("", "s"): Standing.of(service, wish, plan, Shares(), None)}
+    shown = metrics.render().decode()
+    panels = [target["expr"] for panel in page()["panels"] for target in panel["targets"]]
+    alarms = [rule["expr"] for rule in rules()["groups"][0]["rules"]]
+    asked = {name for text in (*panels, *alarms) for name in SERIES.findall(text)}
+    assert len(asked) >= 7
+    assert [name for name in asked if f"\n{name}{{" not in shown] == []
+    labels = set(re.findall(r"by \(([^)]+)\)", " ".join(panels)))
+    known = {"le", "pod", *re.findall(r'(\w+)="', shown)}
+    assert {word for group in labels for word in group.split(", ")} <= known
+    await server.close()
 
 
 def test_dashboard(capsys: Capture) -> None:

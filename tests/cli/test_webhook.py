@@ -79,13 +79,14 @@ async def cluster(tmp_path: Path) -> AsyncIterator[tuple[ApiServer, Client]]:
         await server.close()
 
 
-async def test_the_program(tmp_path: Path) -> None:
-    """It makes its certificate, is trusted, refuses bad Services, hints slices, and stops."""
+@pytest.mark.parametrize("role", ["adopt", "observe"])
+async def test_the_program(tmp_path: Path, role: str) -> None:
+    """It makes its certificate, is trusted, refuses bad Services, hints what it adopts, stops."""
     async with cluster(tmp_path) as (server, client):
         for row in CONFIGURATIONS:
             await client.create(configuration(*row))
         await client.create(convert(Service, service()))
-        program = started(tmp_path, server.identity.kubeconfig)
+        program = started(tmp_path, server.identity.kubeconfig, role)
         try:
             port = (await asyncio.to_thread(heard, program, "webhooks are served"))["port"]
             for cls, path, _, _ in CONFIGURATIONS:
@@ -95,7 +96,8 @@ async def test_the_program(tmp_path: Path) -> None:
             await asyncio.to_thread(heard, program, "a certificate is served")
             rows = [endpoint(f"10.0.0.{n}", zone) for n, zone in enumerate("abc")]
             made = await client.create(convert(EndpointSlice, part(rows, **OURS)))
-            assert [row.hints is not None for row in made.endpoints or ()] == [True] * 3
+            hinted = {row.hints is not None for row in made.endpoints or ()}
+            assert hinted == {role == "adopt"}
             bad = service(
                 "bad", annotations={"service.kubernetes.io/topology-mode": "zonewise.io/x"}
             )
@@ -107,11 +109,11 @@ async def test_the_program(tmp_path: Path) -> None:
         assert program.returncode == 0
 
 
-def started(home: Path, kubeconfig: Path) -> subprocess.Popen[bytes]:
-    """The program, in the role of the one who adopts slices."""
+def started(home: Path, kubeconfig: Path, role: str) -> subprocess.Popen[bytes]:
+    """The program."""
     return subprocess.Popen(
         [
-            *(sys.executable, "-m", "zonewise", "webhook", "--endpointslices", "adopt"),
+            *(sys.executable, "-m", "zonewise", "webhook", "--endpointslices", role),
             *("--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0"),
             *("--host", "127.0.0.1", "-v", "--log-format", "json"),
             *("--kubeconfig", str(kubeconfig)),
