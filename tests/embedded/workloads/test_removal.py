@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.embedded.workloads.clock import Clock
 from tests.runtime.memory_server import Answered
 
 from zonewise.api.errors import ApiError, Conflict, NotFound, Status, TooManyRequests
@@ -40,17 +41,6 @@ class Server:
 
     async def close(self) -> None:
         """Nothing is open."""
-
-
-class Clock:
-    """A clock that stands still until it is moved."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        """The time."""
-        return self.now
 
 
 def pod(name: str, *, ready: bool = True) -> Pod:
