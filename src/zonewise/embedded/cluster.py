@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from zonewise.embedded import kubelets, server
+from zonewise.embedded.accounttokens import AccountTokens
 from zonewise.embedded.budgets import Budgets
 from zonewise.embedded.clients import Clients
 from zonewise.embedded.crew import Crew, Means, Part
@@ -108,6 +109,7 @@ def _parts(settings: Settings) -> Parts:
         "job-controller": Jobs,
         "cronjob-controller": CronJobs,
         "disruption-controller": Budgets,
+        "tokens-controller": AccountTokens,
         "persistentvolume-binder": Binder,
         "volume-protection-controller": Protection,
         "ephemeral-volume-controller": Ephemeral,
