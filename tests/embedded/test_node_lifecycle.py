@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import random
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 import pytest
-from tests.embedded.living import Living, living, until
+from tests.embedded.living import EPOCH, Living, living, until
 
 from zonewise.api.core import Node
 from zonewise.api.events import Event
 from zonewise.api.meta import ObjectMeta
 from zonewise.api.pod import Pod
+from zonewise.embedded.crew import Crew
 from zonewise.embedded.kubelets import FAILED, KUBELET, Kubelets
 from zonewise.embedded.nodes import NodeLifecycle, PodCollector, Settings, TaintEviction
 
@@ -321,3 +324,34 @@ async def test_the_oldest_finished_pods_go_beyond_a_number() -> None:
             await asyncio.sleep(1.5)
         await until(lambda: len(scene.pods) == 2)
         assert {pod.metadata.name for pod in scene.pods} == {"third", "fourth"}
+
+
+async def test_a_machine_that_slept_blames_nobody() -> None:
+    """Time that passed while this process stood still is not held against its nodes."""
+    slept = 0.0
+    loop = asyncio.get_running_loop()
+    async with living({}) as cluster:
+        crew = Crew(
+            cluster.server.connect,
+            clock=lambda: EPOCH + slept + loop.time(),
+            rng=random.Random(1),
+        )
+        for name, make in PARTS.items():
+            crew.add(name, make)
+        scene = Scene(replace(cluster, crew=crew))
+        seen: list[str] = []
+        work = asyncio.create_task(crew.run())
+        try:
+            await scene.build("a1", "a2", "b1")
+            scene.nodes.on_change(
+                lambda _, node: seen.append(scene.ready(node.metadata.name) if node else "gone")
+            )
+            await asyncio.sleep(37)
+            slept = 3600.0
+            await asyncio.sleep(100)
+            assert set(seen) == {"True"}
+            await scene.fail("a1")
+            await until(lambda: scene.ready("a1") == "Unknown")
+        finally:
+            work.cancel()
+            await asyncio.gather(work, return_exceptions=True)

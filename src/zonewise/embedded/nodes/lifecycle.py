@@ -1,8 +1,9 @@
 """Notices lost nodes, says so in conditions and taints, and takes it back when they return.
 
 A node is lost when neither its lease nor its status was renewed for a grace period, as this process
-saw it: clocks of nodes are not compared with ours. What was seen is memory; a process that starts
-anew gives every node a whole grace period, which is the safe side.
+saw it: clocks of nodes are not compared with ours, and time in which this process slept or was
+behind does not count. What was seen is memory; a process that starts anew gives every node a whole
+grace period, which is the safe side.
 
 *Per node*, whenever it changes or its grace period may be over: conditions, then pods (a lost
 node's are not ready any more), then taints. Each write is level-triggered, so a crash in between is
@@ -52,6 +53,7 @@ class NodeLifecycle:
         self._next: dict[Zone, float] = {}
         self._wake = asyncio.Event()
         self._all_lost = False
+        self._awake = means.clock()
         self._controller: Controller[Key] = Controller(
             "node lifecycle",
             self._node,
@@ -69,6 +71,22 @@ class NodeLifecycle:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._controller.run(), name="node lifecycle")
             tasks.create_task(self._pace(), name="eviction pace")
+            tasks.create_task(self._stay_awake(), name="own delays")
+
+    async def _stay_awake(self) -> None:
+        """Notice when this process itself was late, and hold that against nobody."""
+        while True:
+            self._awake = self._means.clock()
+            await asyncio.sleep(self._settings.grace / 4)
+            late = self._late()
+            if late > 0:
+                for name in self._seen:
+                    self._seen[name] += late
+
+    def _late(self) -> float:
+        """How long this process did nothing, if it was more than a moment."""
+        late = self._means.clock() - self._awake - self._settings.grace / 4
+        return late if late > self._settings.period else 0.0
 
     def _node_changed(self, old: Node | None, new: Node | None) -> None:
         if new is None:
@@ -107,6 +125,8 @@ class NodeLifecycle:
         spoke = health.verdict(node) is not None
         seen = self._seen.get(name, now)
         rest = seen + (settings.grace if spoke else settings.startup_grace) - now
+        if rest <= SLACK and self._late():
+            return settings.period
         if rest <= SLACK:
             conditions = health.silenced(node, self._text(now))
             if conditions:
