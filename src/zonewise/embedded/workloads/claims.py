@@ -23,8 +23,8 @@ from typing import TypeVar
 import msgspec
 
 from zonewise.api.errors import Conflict, Invalid, NotFound
-from zonewise.api.meta import Object
-from zonewise.api.selector import Selector
+from zonewise.api.meta import LabelSelector, Object
+from zonewise.api.selector import Selector, from_object
 from zonewise.embedded.workloads.creation import owner_reference
 from zonewise.runtime.client import Client
 from zonewise.runtime.store import Store
@@ -51,6 +51,13 @@ def indexed(store: Store[T]) -> Store[T]:
     store.add_index(OWNED, by_controller)
     store.add_index(ORPHANS, by_no_controller)
     return store
+
+
+def selects(wanted: LabelSelector, labels: Mapping[str, str]) -> bool:
+    """Whether a selector is of these labels; most are told apart without making it matchable."""
+    if not labels or not wanted.match_labels.items() <= labels.items():
+        return False
+    return from_object(wanted).matches(labels)
 
 
 async def claimed(

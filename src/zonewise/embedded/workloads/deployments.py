@@ -13,6 +13,7 @@ by a ReplicaSet with another template is counted as a collision, and the next pa
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Literal
 
 from zonewise.api import selector
 from zonewise.api.apps import DeploymentStatus
@@ -22,7 +23,7 @@ from zonewise.api.pod import Pod
 from zonewise.embedded.crew import Means
 from zonewise.embedded.workloads import rolloutstatus, templates
 from zonewise.embedded.workloads.cadence import Cadence
-from zonewise.embedded.workloads.claims import OWNED, claimed, indexed
+from zonewise.embedded.workloads.claims import OWNED, claimed, indexed, selects
 from zonewise.embedded.workloads.creation import owner_reference
 from zonewise.embedded.workloads.expectations import GLANCE, Expectations
 from zonewise.embedded.workloads.removal import Mode
@@ -79,7 +80,8 @@ class Deployments:
             return None
         if not (self._own.settled(key) and self._expected.settled(key)):
             return GLANCE
-        if (wait := self._cadence.wait(key)) > 0:
+        seen = owner.status.observed_generation == owner.metadata.generation
+        if seen and (wait := self._cadence.wait(key)) > 0:
             return wait
         try:
             return await self._pass(key, owner)
@@ -141,7 +143,8 @@ class Deployments:
             now = self._clock()
             status = rolloutstatus.failed_to_create(owner, name, str(error), now)
             await self._write(key, owner, status)
-            self._note(owner, f"Failed to create new replica set {name!r}: {error}", failed=True)
+            note = f'Failed to create new replica set "{name}": {error}'
+            self._note(owner, note, type="Warning", reason="ReplicaSetCreateError")
             raise
         self._expected.wrote(key, made)
         if size:
@@ -229,14 +232,15 @@ class Deployments:
         )
         self._own.wrote(key, changed)
 
-    def _note(self, owner: Deployment, note: str, *, failed: bool = False) -> None:
-        self._recorder.event(
-            owner,
-            type="Warning" if failed else "Normal",
-            reason="FailedCreate" if failed else "ScalingReplicaSet",
-            action="Scale",
-            note=note,
-        )
+    def _note(
+        self,
+        owner: Deployment,
+        note: str,
+        *,
+        type: Literal["Normal", "Warning"] = "Normal",
+        reason: str = "ScalingReplicaSet",
+    ) -> None:
+        self._recorder.event(owner, type=type, reason=reason, action="Scale", note=note)
 
     def _of_set(self, one: ReplicaSet) -> Iterable[Key]:
         namespace = one.metadata.namespace
@@ -247,7 +251,7 @@ class Deployments:
         return [
             other.key
             for other in self._deployments.by("namespace", namespace)
-            if labels and selector.from_object(other.spec.selector).matches(labels)
+            if selects(other.spec.selector, labels)
         ]
 
 

@@ -27,7 +27,7 @@ from zonewise.api.policy import PodDisruptionBudget
 from zonewise.embedded.crew import Means
 from zonewise.embedded.workloads import replicas
 from zonewise.embedded.workloads.cadence import Cadence
-from zonewise.embedded.workloads.claims import OWNED, claimed, indexed
+from zonewise.embedded.workloads.claims import OWNED, claimed, indexed, selects
 from zonewise.embedded.workloads.creation import Draft, draft, in_batches
 from zonewise.embedded.workloads.expectations import GLANCE, Expectations
 from zonewise.embedded.workloads.removal import Mode, Removal, Taken
@@ -213,7 +213,7 @@ class ReplicaSets:
         return [
             one.key
             for one in self._sets.by("namespace", namespace)
-            if labels and selector.from_object(one.spec.selector).matches(labels)
+            if selects(one.spec.selector, labels)
         ]
 
     def _resting(self, budget: PodDisruptionBudget) -> list[Key]:
