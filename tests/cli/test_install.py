@@ -16,7 +16,8 @@ from zonewise.api import EndpointSlice, Node, Service
 from zonewise.cli.deploy import Wanted, manifests
 from zonewise.cli.deploy.alerts import rules
 from zonewise.cli.deploy.dashboard import page
-from zonewise.cli.deploy.wanted import LEASE, Role
+from zonewise.cli.deploy.wanted import LEASE
+from zonewise.cli.hintoptions import Role
 from zonewise.controllers.hintmetrics import HintsMetrics
 from zonewise.controllers.standings import Standing
 from zonewise.embedded.server import ApiServer

@@ -26,7 +26,7 @@ from zonewise.api.registration import (
 )
 from zonewise.cli.deploy import Obj, Wanted, manifests
 from zonewise.cli.deploy.wanted import LEASE, NAME, WEBHOOK
-from zonewise.cli.deploy.wanted import Role as Choice
+from zonewise.cli.hintoptions import Role as Choice
 from zonewise.controllers import HintsController, HintsSettings, Role
 from zonewise.embedded.call import User
 from zonewise.embedded.transport import LocalTransport

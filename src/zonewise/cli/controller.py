@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import click
 
 from zonewise.cli.command import Command
-from zonewise.cli.hintoptions import decision_options, rollout_options
+from zonewise.cli.hintoptions import Deciding, Rollout, decision_options, rollout_options
 from zonewise.cli.options import Options, parse_duration
 
 if TYPE_CHECKING:
@@ -94,12 +94,8 @@ def _seconds(ctx: click.Context, param: click.Parameter, value: str) -> float:
 @click.pass_obj
 def command(
     options: Options,
-    role: str,
-    service_selector: str,
-    namespace_selector: str,
-    missing_cpu: str,
-    missing_zone: str,
-    feature_gates: str,
+    rollout: Rollout,
+    deciding: Deciding,
     endpoints_per_slice: int,
     batch: float,
     workers: int,
@@ -115,24 +111,21 @@ def command(
     --endpointslices=own this program is the EndpointSlice controller, and the built-in one has to
     be switched off: kube-controller-manager --controllers=*,-endpointslice-controller.
     """
-    from zonewise.api.gates import FeatureGates
-    from zonewise.api.selector import parse
     from zonewise.controllers import HintsSettings, Role
     from zonewise.runtime.logs import configure
     from zonewise.runtime.process import run
-    from zonewise.topology import MissingCpu, MissingZone
 
     configure(verbosity=options.verbose, format=options.log_format)
     settings = HintsSettings(
-        role=Role(role),
+        role=Role(rollout.role),
         limit=endpoints_per_slice,
         workers=workers,
         batch=batch,
-        gates=FeatureGates.parse(feature_gates),
-        missing_cpu=MissingCpu(missing_cpu),
-        missing_zone=MissingZone(missing_zone),
-        services=parse(service_selector),
-        namespaces=parse(namespace_selector),
+        gates=deciding.gates,
+        missing_cpu=deciding.missing_cpu,
+        missing_zone=deciding.missing_zone,
+        services=rollout.services,
+        namespaces=rollout.namespaces,
     )
     timing = _timing(lease_duration)
 

@@ -12,7 +12,7 @@ import click
 
 from zonewise.api.errors import ConfigError, Forbidden, NotFound, Status
 from zonewise.cli.command import Command
-from zonewise.cli.hintoptions import decision_options
+from zonewise.cli.hintoptions import Deciding, decision_options
 from zonewise.cli.options import Options, all_namespaces_option, files_option, output_option
 
 if TYPE_CHECKING:
@@ -43,9 +43,7 @@ def command(
     options: Options,
     what: str,
     name: str | None,
-    missing_cpu: str,
-    missing_zone: str,
-    feature_gates: str,
+    deciding: Deciding,
     all_namespaces: bool,
     files: tuple[str, ...],
     output: str | None,
@@ -57,9 +55,7 @@ def command(
     'kubectl get nodes,services,endpointslices -o yaml' printed (add pods, and endpoints are taken
     from them); a folder has one cluster in each file.
     """
-    from zonewise.api.gates import FeatureGates
     from zonewise.explain import DEFAULT_NAMESPACE, Settings
-    from zonewise.topology import MissingCpu, MissingZone
 
     if what in _ONE and not name:
         raise click.UsageError("which Service? give its name")
@@ -67,9 +63,7 @@ def command(
         raise click.UsageError(f"services are all Services; for one say: service {name}")
     if what in _ONE and all_namespaces:
         raise click.UsageError("one Service is in one namespace; give -n instead of -A")
-    settings = Settings(
-        FeatureGates.parse(feature_gates), MissingCpu(missing_cpu), MissingZone(missing_zone)
-    )
+    settings = Settings(deciding.gates, deciding.missing_cpu, deciding.missing_zone)
     if files:
         namespace = options.namespace or DEFAULT_NAMESPACE
         sources = _dumped(files, settings)

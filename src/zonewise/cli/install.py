@@ -8,7 +8,7 @@ from typing import cast
 import click
 
 from zonewise.cli.command import Command
-from zonewise.cli.hintoptions import decision_options, rollout_options
+from zonewise.cli.hintoptions import Deciding, Rollout, decision_options, rollout_options
 from zonewise.cli.options import Options
 
 
@@ -37,12 +37,8 @@ from zonewise.cli.options import Options
 @click.pass_obj
 def command(
     options: Options,
-    role: str,
-    service_selector: str,
-    namespace_selector: str,
-    missing_cpu: str,
-    missing_zone: str,
-    feature_gates: str,
+    rollout: Rollout,
+    deciding: Deciding,
     image: str | None,
     replicas: int,
     alerts: str,
@@ -56,30 +52,19 @@ def command(
     """
     import yaml
 
-    from zonewise.api import selector
-    from zonewise.api.gates import FeatureGates
+    from zonewise.api.selector import EVERYTHING
     from zonewise.cli.deploy import Wanted, manifests
-    from zonewise.cli.deploy.wanted import NAME, Alerts, Role
+    from zonewise.cli.deploy.wanted import NAME, Alerts
 
-    selector.parse(service_selector)
-    selector.parse(namespace_selector)
-    FeatureGates.parse(feature_gates)
-    flags = {
-        "--service-selector": service_selector,
-        "--namespace-selector": namespace_selector,
-        "--missing-cpu": missing_cpu.replace("disable", ""),
-        "--missing-zone": missing_zone.replace("disable", ""),
-        "--feature-gates": feature_gates,
-    }
     own = version("zonewise")
     wanted = Wanted(
-        role=cast("Role", role),
+        role=rollout.role,
         image=image or f"zonewise:{own}",
         version=own,
         namespace=options.namespace or NAME,
         replicas=replicas,
-        arguments=tuple(f"{flag}={value}" for flag, value in flags.items() if value),
-        namespaces_are_selected=bool(namespace_selector),
+        arguments=rollout.flags + deciding.flags,
+        namespaces_are_selected=rollout.namespaces != EVERYTHING,
         alerts=cast("Alerts", alerts),
         dashboard=dashboard,
     )

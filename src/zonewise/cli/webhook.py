@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from zonewise.cli.command import Command
-from zonewise.cli.hintoptions import decision_options, rollout_options
+from zonewise.cli.hintoptions import Deciding, Rollout, decision_options, rollout_options
 from zonewise.cli.options import Options
 
 if TYPE_CHECKING:
@@ -62,12 +62,8 @@ SERVICES_PATH = "/services"
 @click.pass_obj
 def command(
     options: Options,
-    role: str,
-    service_selector: str,
-    namespace_selector: str,
-    missing_cpu: str,
-    missing_zone: str,
-    feature_gates: str,
+    rollout: Rollout,
+    deciding: Deciding,
     listen: str,
     metrics_listen: str,
     hosts: tuple[str, ...],
@@ -81,23 +77,20 @@ def command(
     are put on every EndpointSlice that Kubernetes' own controller writes. Certificates are made,
     shared by replicas through a Secret, and rotated.
     """
-    from zonewise.api.gates import FeatureGates
-    from zonewise.api.selector import parse
     from zonewise.cli.connection import cluster_config, connected
     from zonewise.runtime.logs import configure
     from zonewise.runtime.process import run
-    from zonewise.topology import MissingCpu, MissingZone
     from zonewise.webhook import InjectionSettings
 
     configure(verbosity=options.verbose, format=options.log_format)
     namespace = cluster_config(options).namespace
     settings = InjectionSettings(
         writer=writer or f"system:serviceaccount:{namespace}:zonewise",
-        gates=FeatureGates.parse(feature_gates),
-        missing_cpu=MissingCpu(missing_cpu),
-        missing_zone=MissingZone(missing_zone),
-        services=parse(service_selector),
-        namespaces=parse(namespace_selector),
+        gates=deciding.gates,
+        missing_cpu=deciding.missing_cpu,
+        missing_zone=deciding.missing_zone,
+        services=rollout.services,
+        namespaces=rollout.namespaces,
     )
 
     async def main(process: Process) -> None:
@@ -105,7 +98,7 @@ def command(
             await _serve(
                 process,
                 client,
-                settings if role == "adopt" else None,
+                settings if rollout.role == "adopt" else None,
                 namespace=namespace,
                 hosts=hosts or (f"zonewise-webhook.{namespace}.svc",),
                 listen=listen,

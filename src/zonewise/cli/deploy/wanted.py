@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from zonewise.cli.hintoptions import Role
+
 Obj = dict[str, Any]
-Role = Literal["own", "adopt", "observe"]
 Alerts = Literal["none", "prometheusrule", "configmap"]
 
 NAME = "zonewise"
