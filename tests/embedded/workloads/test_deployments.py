@@ -33,7 +33,7 @@ from zonewise.embedded.workloads.deployments import Deployments
 from zonewise.embedded.workloads.removal import Mode
 from zonewise.embedded.workloads.replicas import WISH
 from zonewise.embedded.workloads.replicasets import ReplicaSets
-from zonewise.embedded.workloads.views import ReplicaSet
+from zonewise.embedded.workloads.views import Deployment, ReplicaSet
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
 
@@ -193,6 +193,22 @@ async def test_a_taken_name_is_a_collision() -> None:
         await deployed(cluster, 1)
         assert seen(cluster).status.collision_count == 1
         assert name not in {one.metadata.name for one in sets_of(cluster).values()}
+
+
+async def test_a_refused_replica_set_is_told() -> None:
+    """A name that leaves no room for the hash can never get pods; condition and event say so."""
+    async with living(PARTS) as cluster:
+        name = "x" * 250
+        owner = deployment()
+        owner.raw["metadata"]["name"] = name
+        await cluster.client.create(owner)
+        store = cluster.crew.cache.store(Deployment)
+        await until(lambda: any(one.status.conditions for one in store))
+        (condition,) = seen(cluster, name).status.conditions
+        assert (condition.status, condition.reason) == ("False", "ReplicaSetCreateError")
+        assert condition.message.startswith(f'Failed to create new replica set "{name}-')
+        (told,) = await events(cluster, "Deployment")
+        assert told[0] == "ReplicaSetCreateError"
 
 
 async def test_an_orphaned_replica_set_is_adopted() -> None:
