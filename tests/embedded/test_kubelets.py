@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -27,6 +28,9 @@ from zonewise.embedded.kubelets import (
     Settings,
     read_stages,
 )
+from zonewise.embedded.kubelets.heartbeats import Heartbeats
+from zonewise.runtime.client import Client
+from zonewise.runtime.transport import Request, Response
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
 
@@ -497,3 +501,53 @@ async def test_many_nodes_have_ranges_and_addresses_of_their_own() -> None:
         assert len({node.spec.pod_cidrs for node in nodes}) == 40
         assert len({node.status.addresses[0].address for node in nodes}) == 40
         assert len({pod.status.pod_ip for pod in scene.pods}) == 80
+
+
+LEASE = b'{"metadata": {"name": "one"}}'
+
+
+class Slow:
+    """A transport that takes five seconds for each request, and remembers when they came."""
+
+    def __init__(self) -> None:
+        self.seen: dict[str, list[float]] = {}
+
+    async def send(self, request: Request) -> Response:
+        loop = asyncio.get_running_loop()
+        self.seen.setdefault(request.path, []).append(loop.time())
+        await asyncio.sleep(5)
+        return Said()
+
+    async def close(self) -> None:
+        """Nothing to end."""
+
+
+class Said:
+    """An answer."""
+
+    status = 200
+    headers: Mapping[str, str] = {"Content-Type": "application/json"}
+
+    async def read(self) -> bytes:
+        return LEASE
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        yield LEASE
+
+    async def close(self) -> None:
+        """Nothing to end."""
+
+
+async def test_slow_renewals_hold_up_nobody() -> None:
+    """With renewals that take longer than their turn, every node is still renewed in time."""
+    slow = Slow()
+    loop = asyncio.get_running_loop()
+    beats = Heartbeats(Client(slow), clock=loop.time, period=30.0, duration=40)
+    await asyncio.gather(*(beats.add(f"n{number}", "uid") for number in range(60)))
+    work = asyncio.create_task(beats.run())
+    await asyncio.sleep(300)
+    work.cancel()
+    await asyncio.gather(work, return_exceptions=True)
+    assert len(slow.seen) == 60
+    for moments in slow.seen.values():
+        assert max(b - a for a, b in pairwise(moments)) < 40

@@ -346,7 +346,7 @@ async def test_a_machine_that_slept_blames_nobody() -> None:
             scene.nodes.on_change(
                 lambda _, node: seen.append(scene.ready(node.metadata.name) if node else "gone")
             )
-            await asyncio.sleep(37)
+            await asyncio.sleep(49)
             slept = 3600.0
             await asyncio.sleep(100)
             assert set(seen) == {"True"}
