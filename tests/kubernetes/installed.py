@@ -1,0 +1,218 @@
+"""Zonewise on a real cluster, with the rights that ``zonewise install`` prints and no others."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+from tests.kubernetes.crowd import Crowd
+
+from tools import realkube as real
+from zonewise.api import EndpointSlice, Namespace, Node, ObjectMeta, Pod, Service
+from zonewise.api.registration import (
+    MutatingWebhookConfiguration,
+    ValidatingWebhookConfiguration,
+)
+from zonewise.cli.deploy import Wanted, manifests
+from zonewise.cli.deploy.wanted import Role
+from zonewise.runtime.cache import Cache
+from zonewise.runtime.client import Client
+from zonewise.runtime.cluster import load_config
+from zonewise.runtime.transport import HttpsTransport
+
+PATHS = ((ValidatingWebhookConfiguration, "/services"), (MutatingWebhookConfiguration, "/hints"))
+RIGHTS = ("Namespace", "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
+QUIET = 5.0
+PATIENCE = 60.0
+
+
+@dataclass
+class Installed:
+    """Zonewise on a real cluster, as ``zonewise install`` has it, in a namespace of its own."""
+
+    plane: real.ControlPlane
+    client: Client
+    namespace: str
+    role: Role = "adopt"
+    programs: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    @property
+    def account(self) -> str:
+        """The user that the programs are."""
+        return f"system:serviceaccount:{self.namespace}:zonewise"
+
+    async def apply(self) -> None:
+        """Put the printed manifests onto the cluster, and run what the role needs."""
+        await asyncio.to_thread(self._kubectl, "apply", "--server-side")
+        if self.role == "adopt":
+            await self.start("webhook", "--listen", "127.0.0.1:0", "--host", "127.0.0.1")
+        await self.lead()
+
+    async def lead(self, name: str = "controller", *flags: str) -> None:
+        """Run a controller until it leads."""
+        await self.start(name, "--lease-namespace", self.namespace, *flags)
+        await self.heard(name, "leading")
+
+    async def remove(self) -> None:
+        """End the programs and take everything away."""
+        for name in list(self.programs):
+            await asyncio.to_thread(self.end, name)
+        await asyncio.to_thread(self._kubectl, "delete", "--wait=false", "--ignore-not-found")
+
+    def _kubectl(self, *words: str) -> None:
+        objects = manifests(Wanted(role=self.role, version="test", namespace=self.namespace))
+        if self.role != "adopt":
+            # Webhooks that nobody answers would only hold up who writes Services.
+            objects = [one for one in objects if one["kind"] in RIGHTS]
+        self.plane.kubectl(*words, "-f", "-", stdin=yaml.safe_dump_all(objects))
+
+    async def _kubeconfig(self) -> Path:
+        answer = await self.client.raw(
+            "POST",
+            f"/api/v1/namespaces/{self.namespace}/serviceaccounts/zonewise/token",
+            headers={"Content-Type": "application/json"},
+            body=json.dumps({"spec": {"expirationSeconds": 7200}}).encode(),
+        )
+        return self.plane.kubeconfig_with_token(self.namespace, answer.json()["status"]["token"])
+
+    async def start(self, name: str, *flags: str) -> None:
+        """Run a program under the printed account; the webhook is called where it is.
+
+        The name of a second controller begins with ``controller`` too.
+        """
+        kubeconfig = await self._kubeconfig()
+        arguments = ("--metrics-listen", "127.0.0.1:0", "-n", self.namespace, *flags)
+        log = self._log(name)
+        command = (name.partition("-")[0], "--endpointslices", self.role)
+        program = await asyncio.to_thread(_program, log, command, kubeconfig, *arguments)
+        self.programs[name] = program
+        if name == "webhook":
+            served = await self.heard(name, "webhooks are served")
+            await self._lead_to(served["port"])
+            await self.heard(name, "a certificate is served")
+
+    def end(self, name: str) -> None:
+        """End a program without a word."""
+        program = self.programs.pop(name)
+        program.kill()
+        program.wait()
+
+    def _log(self, name: str) -> Path:
+        return self.plane.folder / f"{self.namespace}-{name}.log"
+
+    async def heard(self, name: str, event: str) -> dict[str, Any]:
+        """The line of a program's log that tells of an event."""
+        found: list[dict[str, Any]] = []
+
+        def told() -> bool:
+            lines = [
+                line for line in self._log(name).read_text().splitlines(True) if line[-1:] == "\n"
+            ]
+            found[:] = [line for line in map(json.loads, lines) if line["event"] == event]
+            assert found or self.programs[name].poll() is None, lines[-3:]
+            return bool(found)
+
+        await until(told)
+        return found[-1]
+
+    async def _lead_to(self, port: int) -> None:
+        for cls, path in PATHS:
+            place = "/webhooks/0/clientConfig"
+            found: Any = await self.client.get(cls, "zonewise")
+            here = {"op": "add", "path": f"{place}/url", "value": f"https://127.0.0.1:{port}{path}"}
+            gone = {"op": "remove", "path": f"{place}/service"}
+            change = [here] if found.webhooks[0].client_config.url else [here, gone]
+            await self.client.patch(cls, "zonewise", None, change, kind="json")
+
+
+def _program(
+    log: Path, command: tuple[str, ...], kubeconfig: Path, *flags: str
+) -> subprocess.Popen[bytes]:
+    with log.open("wb") as file:
+        return subprocess.Popen(
+            [
+                *(sys.executable, "-m", "zonewise", *command),
+                *("-v", "--log-format", "json", "--kubeconfig", str(kubeconfig), *flags),
+            ],
+            stderr=file,
+        )
+
+
+@asynccontextmanager
+async def cluster(plane: real.ControlPlane, namespace: str) -> AsyncIterator[tuple[Crowd, Cache]]:
+    """A crowd in a namespace of its own, and stores over the cluster."""
+    async with AsyncExitStack() as stack:
+        client = await stack.enter_async_context(
+            Client(HttpsTransport(load_config(plane.kubeconfig)))
+        )
+        await client.create(Namespace(metadata=ObjectMeta(name=namespace)))
+        crowd = Crowd(client, namespace, random.Random(namespace))
+        cache = Cache(client)
+        cache.store(EndpointSlice)
+        cache.store(Pod, namespace=namespace)
+        cache.store(Service)
+        cache.store(Node)
+        following = asyncio.create_task(cache.run())
+        await cache.synced()
+        try:
+            yield crowd, cache
+        finally:
+            for name in crowd.nodes:
+                await client.delete(Node, name)
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+
+
+async def until(true: Callable[[], bool]) -> None:
+    """Wait for something."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            if true():
+                return
+            await asyncio.sleep(0.1)
+
+
+def written(plane: real.ControlPlane, namespace: str) -> list[str]:
+    """Who wrote slices of a namespace, in order."""
+    return [
+        entry["user"]["username"]
+        for entry in plane.audited()
+        if entry["stage"] == "ResponseComplete" and entry["objectRef"]["namespace"] == namespace
+    ]
+
+
+async def quiet(plane: real.ControlPlane, namespace: str) -> list[str]:
+    """Wait until nobody has written for a while; gives who wrote so far."""
+    async with asyncio.timeout(PATIENCE):
+        before: list[str] | None = None
+        while (now := await asyncio.to_thread(written, plane, namespace)) != before:
+            before = now
+            await asyncio.sleep(QUIET)
+        return now
+
+
+async def complete(crowd: Crowd, cache: Cache) -> None:
+    """Wait until the slices have exactly the pods there are."""
+    pods = cache.store(Pod, namespace=crowd.namespace)
+    slices = cache.store(EndpointSlice)
+
+    def same() -> bool:
+        there = {pod.status.pod_ip for pod in pods if pod.status.pod_ip}
+        told = [
+            (row.addresses or ("",))[0]
+            for piece in slices
+            if piece.metadata.namespace == crowd.namespace
+            for row in piece.endpoints or ()
+        ]
+        return len(told) == len(there) and set(told) == there
+
+    await until(same)

@@ -1,0 +1,194 @@
+"""``own``: Zonewise is the EndpointSlice controller of a real cluster, the built-in one is off.
+
+Everything runs with the rights that ``zonewise install`` prints. The controller is the program
+itself, in a process of its own; whether slices and hints are right is judged from what the API
+server shows, by a plan over fresh lists.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+import time
+import urllib.request
+from collections.abc import Iterator
+
+import pytest
+from tests.kubernetes.crowd import Crowd, Witness
+from tests.kubernetes.installed import Installed, cluster, complete, until
+
+from tools import realkube as real
+from zonewise.api import EndpointSlice, Node, Pod, Service
+from zonewise.api.gates import FeatureGates
+from zonewise.runtime.cache import Cache
+from zonewise.topology import shares_of, zone_of
+from zonewise.traffic import Limits, wish_of
+from zonewise.traffic.slices import Plan, View, plan, service_of
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(400)]
+
+CONTROLLERS = ("serviceaccount-controller", "namespace-controller")
+SLICES = "endpointslice-controller"
+LEASE = 15.0
+FEW = Limits()
+
+
+@pytest.fixture(scope="module")
+def plane(real_binaries: real.Binaries) -> Iterator[real.ControlPlane]:
+    """A control plane that fills no EndpointSlices."""
+    settings = real.Settings(controllers=CONTROLLERS, scheduler=False, fsync=False)
+    with real.start(settings, binaries=real_binaries) as running:
+        yield running
+
+
+@pytest.fixture
+def manager(real_binaries: real.Binaries) -> Iterator[real.ControlPlane]:
+    """A control plane whose controller manager fills EndpointSlices, and can be ended."""
+    settings = real.Settings(controllers=(*CONTROLLERS, SLICES), scheduler=False, fsync=False)
+    with real.start(settings, binaries=real_binaries) as running:
+        yield running
+
+
+async def plans(crowd: Crowd) -> dict[str, Plan]:
+    """What another pass over every Service would write, from lists read now."""
+    client, space = crowd.client, crowd.namespace
+    nodes = (await client.list(Node)).items
+    pods = (await client.list(Pod, space)).items
+    slices = (await client.list(EndpointSlice, space)).items
+    shares = shares_of(nodes)
+    zones = {node.metadata.name: zone_of(node) for node in nodes}
+    return {
+        service.metadata.name: plan(
+            View(
+                service=service,
+                wish=wish_of(service, FeatureGates()),
+                shares=shares,
+                pods=[pod for pod in pods if pod.metadata.labels["app"] == service.metadata.name],
+                zones=zones,
+                slices=[one for one in slices if service_of(one) == service.metadata.name],
+            )
+        )
+        for service in (await client.list(Service, space)).items
+    }
+
+
+async def settled(crowd: Crowd, cache: Cache) -> dict[str, Plan]:
+    """Wait until another pass would write nothing; gives what it decides."""
+    await complete(crowd, cache)
+    async with asyncio.timeout(60):
+        while True:
+            made = await plans(crowd)
+            if not any(one.writes for one in made.values()):
+                return made
+            await asyncio.sleep(0.5)
+
+
+def versions(cache: Cache, namespace: str) -> dict[str, str]:
+    """The version of every slice of a namespace."""
+    return {
+        one.metadata.name: one.metadata.resource_version
+        for one in cache.store(EndpointSlice)
+        if one.metadata.namespace == namespace
+    }
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+def turns(port: int) -> float:
+    """How many turns of Services a controller says it had."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        text = answer.read().decode()
+    found = re.search(
+        r'^endpoint_slice_controller_syncs_total\{result="success"\} (\S+)', text, re.M
+    )
+    return float(found[1]) if found else 0.0
+
+
+async def test_two_hundred_services(plane: real.ControlPlane) -> None:
+    """Under churn of pods and nodes slices and hints become right, and a repeat writes nothing."""
+    async with cluster(plane, "owned") as (crowd, cache):
+        installed = Installed(plane, crowd.client, "zonewise-owned", role="own")
+        try:
+            await installed.apply()
+            await crowd.settle(services=200, most=30)
+            for _ in range(600):
+                await crowd.step()
+            made = await settled(crowd, cache)
+            hinted = [one.families["IPv4"] for one in made.values() if one.families]
+            shares = shares_of((await crowd.client.list(Node)).items)
+            for family in hinted:
+                if family.decision.hinted:
+                    assert FEW.within(shares, family.ready, family.per_zone)
+                else:
+                    assert not FEW.reachable(shares, family.ready)
+            assert sum(family.decision.hinted for family in hinted) > 100
+            before = versions(cache, crowd.namespace)
+            await asyncio.to_thread(installed.end, "controller")
+            port = free_port()
+            await installed.lead("controller", "--metrics-listen", f"127.0.0.1:{port}")
+            await until(lambda: turns(port) >= len(made))
+            assert versions(cache, crowd.namespace) == before
+        finally:
+            await installed.remove()
+
+
+async def test_handed_over_and_back(manager: real.ControlPlane) -> None:
+    """Built-in, own, built-in under churn: no Service is without endpoint or has one twice."""
+    built_in = manager.controller_manager
+    assert built_in is not None
+    async with cluster(manager, "handed-over") as (crowd, cache):
+        witness = Witness(crowd.namespace)
+        cache.store(EndpointSlice).on_change(witness.see)
+        installed = Installed(manager, crowd.client, "zonewise-handed-over", role="own")
+        await crowd.settle(services=30, most=9)
+        await complete(crowd, cache)
+        churn = asyncio.create_task(crowd.churn(40, pause=0.1))
+        try:
+            await asyncio.to_thread(built_in.stop)
+            await installed.apply()
+            await until(lambda: hinted(cache, crowd) > 0)
+            await asyncio.sleep(5)
+        finally:
+            await installed.remove()
+        await asyncio.to_thread(built_in.start)
+        await churn
+        await complete(crowd, cache)
+        assert witness.faults == []
+        assert witness.changes > crowd.events / 2
+
+
+def hinted(cache: Cache, crowd: Crowd) -> int:
+    """How many endpoints have a hint."""
+    return sum(
+        one.hints is not None
+        for piece in cache.store(EndpointSlice)
+        if piece.metadata.namespace == crowd.namespace
+        for one in piece.endpoints or ()
+    )
+
+
+async def test_the_next_leader_writes_soon(plane: real.ControlPlane) -> None:
+    """The leader is killed; the other replica writes its first slice within the lease and 2 s."""
+    async with cluster(plane, "failing-over") as (crowd, cache):
+        installed = Installed(plane, crowd.client, "zonewise-failing-over", role="own")
+        try:
+            await installed.apply()
+            await installed.start("controller-2", "--lease-namespace", installed.namespace)
+            await crowd.settle(services=5, most=6)
+            await settled(crowd, cache)
+            await installed.heard("controller-2", "leader seen")
+            await asyncio.to_thread(installed.end, "controller")
+            killed = time.monotonic()
+            before = versions(cache, crowd.namespace)
+            await crowd.add_pod("s000")
+            await until(lambda: versions(cache, crowd.namespace) != before)
+            assert time.monotonic() - killed < LEASE + 2
+            await settled(crowd, cache)
+        finally:
+            await installed.remove()
