@@ -111,10 +111,12 @@ def test_many(dump: Path, capsys: Capture) -> None:
     result = here(capsys, "explain", "services", "-A", "-f", dump)
     assert result.code == 0
     assert result.out.splitlines() == [
-        "FILE       NAMESPACE  NAME  MODE  HINTS         ENDPOINTS  IN-ZONE  WITHOUT    LIMIT",
-        "dump.json  default    web   Auto  yes                   3  100.0 %   33.3 %  100.0 %",
-        "dump.json  shop       api   Auto  no: Overload          4   33.7 %   33.7 %   94.8 %",
+        "NAMESPACE  NAME  MODE  HINTS         ENDPOINTS  IN-ZONE  WITHOUT    LIMIT",
+        "default    web   Auto  yes                   3  100.0 %   33.3 %  100.0 %",
+        "shop       api   Auto  no: Overload          4   33.7 %   33.7 %   94.8 %",
     ]
+    result = here(capsys, "explain", "services", "-n", "empty", "-f", dump)
+    assert (result.code, result.out) == (0, "There is no Service in namespace empty.\n")
     result = here(capsys, "explain", "services", "-f", dump, "-o", "json")
     assert [entry["service"] for entry in json.loads(result.out)] == ["web"]
 
@@ -164,6 +166,8 @@ def test_folders(tmp_path: Path, capsys: Capture) -> None:
         ("two.json", "web"),
         ("two.json", "api"),
     ]
+    table = here(capsys, "explain", "services", "-f", tmp_path).out
+    assert [line.split()[0] for line in table.splitlines()] == ["FILE", "one.json", "two.json"]
     result = here(capsys, "explain", "service", "web", "-f", tmp_path)
     assert result.code == 2
     assert "give one file" in result.sentence()

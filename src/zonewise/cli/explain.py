@@ -187,7 +187,9 @@ def _print_many(sources: Sequence[_Source], namespace: str | None, output: str |
 
     reports = _reports(sources, namespace)
     if not _plain(output):
-        click.echo(services_page(list(reports)))
+        known = list(reports)
+        place = f"namespace {namespace}" if namespace else "any namespace"
+        click.echo(services_page(known) if known else f"There is no Service in {place}.")
         return
     rows = (
         {"file": file, **report.plain()} if file else report.plain() for file, report in reports

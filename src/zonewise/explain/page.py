@@ -26,7 +26,8 @@ def service_page(report: ServiceReport) -> str:
 
 
 def services_page(reports: Sequence[tuple[str, ServiceReport]]) -> str:
-    """Many Services, a line each; files are named if there are any."""
+    """Many Services, a line each; files are named if there are several."""
+    named = len({file for file, _ in reports}) > 1
     heads = ["NAMESPACE", "NAME", "MODE", "HINTS", "ENDPOINTS", "IN-ZONE", "WITHOUT", "LIMIT"]
     rows = []
     for file, report in reports:
@@ -41,8 +42,7 @@ def services_page(reports: Sequence[tuple[str, ServiceReport]]) -> str:
             _percent(part.in_zone_without_hints),
             _percent(part.in_zone_limit),
         ]
-        rows.append([file, *row] if file else row)
-    named = any(file for file, _ in reports)
+        rows.append([file, *row] if named else row)
     return "\n".join(
         table(["FILE", *heads] if named else heads, rows, right=("l" if named else "") + "llllrrrr")
     )
@@ -118,7 +118,7 @@ def _traffic(report: ServiceReport, part: FamilyReport) -> list[str]:
 def _advice(part: FamilyReport) -> list[str]:
     lines = [f"What would help: {part.reason.fix}"] if part.reason.fix else []
     if not part.up_to_date:
-        lines.append("The slices do not carry what is decided: whoever writes hints has not yet.")
+        lines.append("The slices carry other hints: whoever writes them has not done so yet.")
     return lines
 
 
