@@ -143,7 +143,7 @@ items:
     folder = tmp_path / "cluster"
     with running(folder, "-f", str(dump), "--pod-start", "10ms") as cluster:
         assert re.search(r"^z +1/1 ", cluster.page, re.MULTILINE), cluster.page
-        assert re.search(r"^Event +1 +made anew here", cluster.page, re.MULTILINE), cluster.page
+        assert "Made anew from the dump: Event 1\n" in cluster.page
         assert re.search(r"^ServiceAccount +1 +is referred to", cluster.page, re.MULTILINE)
         assert re.search(
             r"^Service +1 +Service \"Bad Name\" is invalid", cluster.page, re.MULTILINE

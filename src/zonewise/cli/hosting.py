@@ -23,7 +23,7 @@ from zonewise.api.errors import ConfigError
 from zonewise.cli.overview import Overview, overview, service_table, zone_table
 from zonewise.embedded import origin
 from zonewise.embedded.manifests import Refused
-from zonewise.embedded.shape import Difference
+from zonewise.embedded.shape import ANEW, STANDARD, Difference
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -162,8 +162,11 @@ def introduce(
     if page.services:
         console.print(service_table(page))
         console.print()
-    if differences:
-        console.print(_differences(differences))
+    anew = [f"{one.kind} {len(one.names)}" for one in differences if one.why == ANEW]
+    if anew:
+        console.print(f"Made anew from the dump: {', '.join(anew)}\n", style="dim")
+    if table := _differences(differences):
+        console.print(table)
         console.print()
     program = called()
     zone = next((zone.name for zone in page.zones if zone.name), "")
@@ -196,17 +199,19 @@ def _grouped(refused: list[Refused]) -> list[Difference]:
     return [Difference(kind, why, tuple(names)) for (kind, why), names in groups.items()]
 
 
-def _differences(found: Sequence[Difference], most: int = 30) -> Table:
+def _differences(found: Sequence[Difference], most: int = 30) -> Table | None:
+    """What its owner should know of; that controllers do their work again is no news."""
     from rich.table import Table
     from rich.text import Text
 
+    news = [one for one in found if one.why not in (ANEW, STANDARD)]
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("DIFFERENT HERE", no_wrap=True)
     table.add_column("HOW MANY", justify="right", no_wrap=True)
     table.add_column("WHY", overflow="fold")
-    for one in found[:most]:
+    for one in news[:most]:
         name = f" ({one.names[0]})" if len(one.names) == 1 else ""
         table.add_row(one.kind, str(len(one.names)), Text(one.why + name))
-    if len(found) > most:
-        table.add_row(f"and {len(found) - most} more")
-    return table
+    if len(news) > most:
+        table.add_row(f"and {len(news) - most} more")
+    return table if news else None

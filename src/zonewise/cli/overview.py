@@ -171,7 +171,7 @@ def service_table(page: Overview, *, most: int = 20) -> Table:
             route.mode,
             str(route.endpoints),
             _percent(route.in_zone, good=True),
-            _percent(route.failed or None, good=False),
+            _percent(route.failed, good=False),
         )
     if len(page.services) > most:
         table.add_row(f"and {len(page.services) - most} more")
@@ -199,6 +199,6 @@ def _percent(part: float | None, *, good: bool) -> str:
         return NO_NUMBER
     text = f"{part:.0%}"
     if not good:
-        return f"[red]{text}[/red]"
+        return f"[red]{text}[/red]" if part else text
     color = "green" if part >= GOOD else "yellow" if part >= POOR else "red"
     return f"[{color}]{text}[/{color}]"

@@ -157,6 +157,8 @@ def _out(obj: Obj, keep_placement: bool) -> str:
     name, labels = meta.get("name", ""), meta.get("labels") or {}
     if kind == "ControllerRevision" and keep_placement:
         return ""
+    if kind == "APIService" and not _at(obj, "spec").get("service"):
+        return STANDARD
     for kinds, why in (
         (_ANEW, ANEW),
         (_STANDARD, STANDARD),
