@@ -12,21 +12,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.kubernetes.situations import SITUATIONS, Obj, Situation
+from tests.scheduling.situations import SITUATIONS, Obj, Situation
+from tests.scheduling.telling import told
 
 from tools import realkube as real
-from zonewise.api import (
-    Namespace,
-    Node,
-    PersistentVolume,
-    PersistentVolumeClaim,
-    Pod,
-    PodDisruptionBudget,
-    Service,
-    StorageClass,
-    convert,
-)
-from zonewise.scheduling import Cluster, Decision
+from zonewise.api import Pod, convert
+from zonewise.scheduling import Decision
 
 pytestmark = pytest.mark.real
 
@@ -108,35 +99,7 @@ def waiting(plane: real.ControlPlane, situation: Situation) -> Obj:
 
 def ours(found: list[Obj], pod: Obj) -> list[Decision]:
     """What our function says for many seeds."""
-    decisions = []
-    for seed in SEEDS:
-        cluster = Cluster(seed=seed)
-        for obj in found:
-            tell(cluster, obj)
-        decisions.append(cluster.decide(convert(Pod, pod)))
-    return decisions
-
-
-def tell(cluster: Cluster, obj: Obj) -> None:
-    """Tell the cluster an object."""
-    match obj["kind"]:
-        case "Node":
-            cluster.set_node(convert(Node, obj))
-        case "Pod":
-            cluster.set_pod(convert(Pod, obj))
-        case "Namespace":
-            cluster.set_namespace(convert(Namespace, obj))
-        case "PodDisruptionBudget":
-            cluster.set_budget(convert(PodDisruptionBudget, obj))
-        case "PersistentVolumeClaim":
-            cluster.shelf.set_claim(convert(PersistentVolumeClaim, obj))
-        case "PersistentVolume":
-            cluster.shelf.set_volume(convert(PersistentVolume, obj))
-        case "StorageClass":
-            cluster.shelf.set_class(convert(StorageClass, obj))
-        case "Service":
-            service = convert(Service, obj)
-            cluster.bonds.set_service(service.key, service.spec.selector)
+    return [told(found, seed).decide(convert(Pod, pod)) for seed in SEEDS]
 
 
 @pytest.mark.parametrize("situation", SITUATIONS, ids=lambda one: one.name)

@@ -47,13 +47,24 @@ class _Drawer:
 
 
 class _Row:
-    __slots__ = ("counts", "domains", "drawer", "entry", "labels", "shape", "verdict", "wide")
+    __slots__ = (
+        "counts",
+        "domains",
+        "drawer",
+        "entry",
+        "labels",
+        "seen",
+        "shape",
+        "verdict",
+        "wide",
+    )
 
     def __init__(self, shape: int, labels: tuple[str | None, ...], verdict: Verdict) -> None:
         self.shape = shape
         self.labels = labels
         self.verdict = verdict
         self.counts = [0] * len(labels)
+        self.seen: list[int] = []
         self.domains: list[str | None] = []
         self.wide: tuple[str | None, ...] = ()
         self.drawer: _Drawer | None = None
@@ -87,9 +98,7 @@ class Ranking:
                 factor.slot = wide.setdefault(factor.key, len(wide))
         for slot, factor in enumerate(self._narrow):
             factor.slot = slot
-        self._sources = tuple(
-            {id(factor.counts): (number, factor.counts) for number, factor in each}.values()
-        )
+        self._sources = tuple({id(one.counts): one.counts for one in self._factors}.values())
         self._wide_keys = tuple(wide)
         self._spread_keys = tuple(factor.key for _, factor in self._of[Role.SPREAD])
         self._even_keys = tuple(factor.key for _, factor in self._of[Role.EVEN])
@@ -120,7 +129,7 @@ class Ranking:
                 and row.drawer is not None
                 and row.shape == place.shape
                 and verdict.refusal is None
-                and not self._counted_anew(name, row)
+                and row.seen == [counts.get(name, 0) for counts in self._sources]
             ):
                 row.verdict = verdict
                 entry = (-verdict.score, len(place.tenants), place.tie, name)
@@ -183,11 +192,6 @@ class Ranking:
         assert winner is not None
         return winner[3], -winner[0]
 
-    def _counted_anew(self, name: str, row: _Row) -> bool:
-        """Whether pods that count came to a node, or went."""
-        seen = row.counts
-        return any([counts.get(name, 0) != seen[number] for number, counts in self._sources])
-
     def _count(
         self, place: Place, row: _Row | None, verdict: Verdict, again: dict[str, None]
     ) -> None:
@@ -198,6 +202,7 @@ class Ranking:
                 self._leave(name, row, again)
             row = self._rows[name] = self._join(place, verdict)
         row.verdict = verdict
+        row.seen = [counts.get(name, 0) for counts in self._sources]
         counts = row.counts
         for number, factor in self._each:
             count = factor.counts.get(name, 0)

@@ -1,0 +1,350 @@
+"""What holds whatever the cluster and whatever the pods ask for."""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.scheduling.situations import HOST, ZONE, Obj, affinity, node, pod, preferred, spread
+from tests.scheduling.telling import tell, told
+
+from zonewise.api import Pod, convert
+from zonewise.scheduling import Cluster, Decision
+
+KEYS = st.sampled_from([ZONE, HOST, "rack"])
+APPS = st.sampled_from(["a", "b"])
+TAINTS = st.sampled_from(
+    [
+        {"key": "t", "effect": "NoSchedule"},
+        {"key": "u", "effect": "NoExecute"},
+        {"key": "v", "effect": "PreferNoSchedule"},
+    ]
+)
+
+
+@st.composite
+def nodes(draw: st.DrawFn, name: str) -> Obj:
+    """A node, small enough that things do not fit."""
+    labels = {"rack": draw(st.sampled_from(["r1", "r2"]))} if draw(st.booleans()) else {}
+    if draw(st.integers(0, 3)) == 0:
+        labels[HOST] = "shared"
+    return node(
+        name,
+        cpu=draw(st.sampled_from(["1", "2", "4"])),
+        memory="4Gi",
+        pods=draw(st.sampled_from(["2", "10"])),
+        zone=draw(st.sampled_from(["", "x", "y", "z"])),
+        labels=labels,
+        taints=draw(st.lists(TAINTS, max_size=1)),
+        unschedulable=draw(st.integers(0, 9)) == 0,
+    )
+
+
+@st.composite
+def terms(draw: st.DrawFn) -> Obj:
+    """A term about pods of an app."""
+    term: Obj = {
+        "topologyKey": draw(KEYS),
+        "labelSelector": {"matchLabels": {"app": draw(APPS)}},
+    }
+    if draw(st.booleans()):
+        term["namespaceSelector"] = {"matchLabels": {"team": "one"}}
+    return term
+
+
+@st.composite
+def pods(draw: st.DrawFn, name: str) -> Obj:
+    """A pod that asks for up to everything."""
+    spec: Obj = {}
+    if draw(st.booleans()):
+        spec["topologySpreadConstraints"] = [
+            {
+                **spread(draw(KEYS), draw(st.integers(1, 2)), soft=draw(st.booleans())),
+                "labelSelector": {"matchLabels": {"app": draw(APPS)}},
+                "nodeTaintsPolicy": draw(st.sampled_from(["Honor", "Ignore"])),
+                "nodeAffinityPolicy": draw(st.sampled_from(["Honor", "Ignore"])),
+            }
+            for _ in range(draw(st.integers(1, 2)))
+        ]
+    kind = draw(st.sampled_from(["podAffinity", "podAntiAffinity"]))
+    match draw(st.integers(0, 3)):
+        case 0:
+            spec |= affinity(kind, draw(terms()))
+        case 1:
+            spec |= preferred(kind, draw(terms()), weight=draw(st.integers(1, 100)))
+    if draw(st.integers(0, 4)) == 0:
+        spec["nodeSelector"] = {"rack": draw(st.sampled_from(["r1", "r2"]))}
+    if draw(st.booleans()):
+        spec["tolerations"] = [{"key": "t", "operator": "Exists"}]
+    if draw(st.booleans()):
+        spec["priority"] = draw(st.integers(0, 2))
+    return pod(
+        name,
+        cpu=draw(st.sampled_from(["", "500m", "1", "2"])),
+        labels={"app": draw(APPS)},
+        namespace=draw(st.sampled_from(["default", "one"])),
+        **spec,
+    )
+
+
+SPACE = {
+    "apiVersion": "v1",
+    "kind": "Namespace",
+    "metadata": {"name": "one", "labels": {"team": "one"}},
+}
+
+
+@dataclass
+class World:
+    """What there is, as plain objects."""
+
+    objects: dict[tuple[str, str], Obj] = field(default_factory=dict)
+
+    def put(self, obj: Obj) -> None:
+        """It came or changed."""
+        self.objects[obj["kind"], obj["metadata"]["name"]] = obj
+
+    def fresh(self) -> Cluster:
+        """A cluster that was told all of it."""
+        return told([SPACE, *self.objects.values()])
+
+
+@st.composite
+def worlds(draw: st.DrawFn, size: int = 6) -> list[Obj]:
+    """Nodes, and pods that are on some of them."""
+    count = draw(st.integers(1, size))
+    found = [draw(nodes(f"n{number}")) for number in range(count)]
+    for number in range(draw(st.integers(0, size))):
+        there = draw(pods(f"e{number}"))
+        there["spec"]["nodeName"] = f"n{draw(st.integers(0, count - 1))}"
+        found.append(there)
+    return found
+
+
+def same(one: Decision, other: Decision) -> bool:
+    """Whether two decisions say the same; the map of refusals has no order."""
+    return one == other and dict(one.refusals) == dict(other.refusals)
+
+
+@settings(max_examples=60, deadline=None)
+@given(worlds(), pods("p"), st.randoms(use_true_random=False))
+def test_the_order_of_what_was_told_does_not_matter(
+    objects: list[Obj], asking: Obj, random: Random
+) -> None:
+    """A cluster told the same in another order decides the same, reasons included."""
+    shuffled = list(objects)
+    random.shuffle(shuffled)
+    item = convert(Pod, asking)
+    assert same(told([SPACE, *objects]).decide(item), told([*shuffled, SPACE]).decide(item))
+
+
+@settings(max_examples=60, deadline=None)
+@given(worlds(), st.lists(pods("p"), min_size=1, max_size=4))
+def test_every_refusal_has_a_reason_of_every_node(objects: list[Obj], asking: list[Obj]) -> None:
+    """A pod without a node got a reason from each node, and the message counts them."""
+    cluster = told([SPACE, *objects])
+    for obj in asking:
+        decision = cluster.decide(convert(Pod, obj))
+        if decision.node:
+            assert not decision.message and not decision.refusals
+            continue
+        assert set(decision.refusals) == set(cluster.places)
+        assert all(refusal.reasons for refusal in decision.refusals.values())
+        counts = Counter(
+            reason for refusal in decision.refusals.values() for reason in refusal.reasons
+        )
+        for reason, count in counts.items():
+            assert f"{count} {reason}" in decision.message
+        assert [one.object for one in decision.reasons()] == [
+            f"Node/{name}" for name in sorted(cluster.places)
+        ]
+
+
+@st.composite
+def stories(draw: st.DrawFn) -> list[tuple[str, Obj]]:
+    """Nodes and pods that come, change and go."""
+    story = [("put", draw(nodes(f"n{number}"))) for number in range(draw(st.integers(1, 4)))]
+    for _ in range(draw(st.integers(4, 12))):
+        there = draw(pods(f"e{draw(st.integers(0, 2))}"))
+        there["spec"]["nodeName"] = f"n{draw(st.integers(0, 2))}"
+        match draw(st.sampled_from(["node", "put", "put", "put", "end", "drop", "drop"])):
+            case "node":
+                story.append(("put", draw(nodes(f"n{draw(st.integers(0, 3))}"))))
+            case "end":
+                there["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+                story.append(("put", there))
+            case "drop":
+                gone = node(f"n{draw(st.integers(0, 3))}") if draw(st.booleans()) else there
+                story.append(("drop", gone))
+            case _:
+                story.append(("put", there))
+    return story
+
+
+@settings(max_examples=100, deadline=None)
+@given(stories(), st.lists(pods("q"), min_size=1, max_size=3))
+def test_a_cluster_that_changed_equals_a_new_one(
+    story: list[tuple[str, Obj]], asking: list[Obj]
+) -> None:
+    """What was told piece by piece, with questions in between, answers as if told at once."""
+    world, cluster = World(), told([SPACE])
+    for number, (what, obj) in enumerate(story):
+        meta = obj["metadata"]
+        gone = world.objects.pop((obj["kind"], meta["name"]), None)
+        if what == "put":
+            if gone is not None and gone["metadata"].get("namespace") != meta.get("namespace"):
+                cluster.remove_pod((gone["metadata"]["namespace"], meta["name"]))
+            meta["generation"] = number
+            world.put(obj)
+            tell(cluster, obj)
+        elif obj["kind"] == "Node":
+            cluster.remove_node(meta["name"])
+        elif gone is not None:
+            cluster.remove_pod((gone["metadata"]["namespace"], meta["name"]))
+        fresh = world.fresh()
+        for one in asking:
+            item = convert(Pod, one)
+            assert same(cluster.decide(item), fresh.decide(item))
+
+
+@settings(max_examples=80, deadline=None)
+@given(worlds(8), st.lists(pods("p"), min_size=1, max_size=8))
+def test_hard_rules_are_never_broken(objects: list[Obj], asking: list[Obj]) -> None:
+    """Wherever a pod is put, each of its own hard rules and those of others hold there."""
+    cluster = told([SPACE, *objects])
+    present = [obj for obj in objects if obj["kind"] == "Pod"]
+    all_nodes = {obj["metadata"]["name"]: obj for obj in objects if obj["kind"] == "Node"}
+    for number, template in enumerate(asking):
+        obj = copy.deepcopy(template)
+        obj["metadata"]["name"] = f"p{number}"
+        decision = cluster.decide(convert(Pod, obj))
+        if not decision.node:
+            continue
+        broken = [
+            rule.__name__
+            for rule in (room, taints, evenness, company)
+            if not rule(obj, decision.node, all_nodes, present)
+        ]
+        assert broken == []
+        cluster.assume(convert(Pod, obj), decision.node)
+        obj["spec"]["nodeName"] = decision.node
+        present.append(obj)
+
+
+Rule = Callable[[Obj, str, dict[str, Obj], Sequence[Obj]], bool]
+
+
+def cpu(obj: Obj) -> int:
+    """What a pod asks for, in millicores."""
+    text = obj["spec"]["containers"][0]["resources"].get("requests", {}).get("cpu", "0")
+    return int(text[:-1]) if text.endswith("m") else int(text) * 1000
+
+
+def room(obj: Obj, name: str, all_nodes: dict[str, Obj], present: Sequence[Obj]) -> bool:
+    """The node has room in cpu and in number."""
+    size = all_nodes[name]["status"]["allocatable"]
+    here = [one for one in present if one["spec"]["nodeName"] == name]
+    enough = not cpu(obj) or sum(map(cpu, [*here, obj])) <= int(size["cpu"]) * 1000
+    return enough and len(here) < int(size["pods"])
+
+
+def taints(obj: Obj, name: str, all_nodes: dict[str, Obj], present: Sequence[Obj]) -> bool:
+    """The node neither is cordoned nor keeps the pod off; its labels are those asked for."""
+    there = all_nodes[name]
+    known = {one["key"] for one in obj["spec"].get("tolerations", ())}
+    hard = {one["key"] for one in there["spec"].get("taints", ()) if "Prefer" not in one["effect"]}
+    wanted = obj["spec"].get("nodeSelector", {}).items()
+    return (
+        hard <= known
+        and not there["spec"].get("unschedulable")
+        and wanted <= there["metadata"]["labels"].items()
+    )
+
+
+def matches(term: Obj, carrier: Obj, other: Obj) -> bool:
+    """Whether a term of one pod is about another."""
+    meta = other["metadata"]
+    space = "one" if "namespaceSelector" in term else carrier["metadata"]["namespace"]
+    return bool(
+        meta["namespace"] == space
+        and term["labelSelector"]["matchLabels"].items() <= meta["labels"].items()
+    )
+
+
+def required(obj: Obj, kind: str) -> list[Obj]:
+    """The hard terms of a pod."""
+    group = obj["spec"].get("affinity", {}).get(kind, {})
+    return list(group.get("requiredDuringSchedulingIgnoredDuringExecution", ()))
+
+
+def company(obj: Obj, name: str, all_nodes: dict[str, Obj], present: Sequence[Obj]) -> bool:
+    """Nobody who is unwanted is near, in either direction, and somebody who is wanted is."""
+
+    def near(one: Obj, key: str) -> bool:
+        home = all_nodes[one["spec"]["nodeName"]]["metadata"]["labels"].get(key)
+        return home is not None and home == all_nodes[name]["metadata"]["labels"].get(key)
+
+    for other in present:
+        for term in required(obj, "podAntiAffinity"):
+            if matches(term, obj, other) and near(other, term["topologyKey"]):
+                return False
+        for term in required(other, "podAntiAffinity"):
+            if matches(term, other, obj) and near(other, term["topologyKey"]):
+                return False
+    for term in required(obj, "podAffinity"):
+        key = term["topologyKey"]
+        if key not in all_nodes[name]["metadata"]["labels"]:
+            return False
+        wanted = [one for one in present if matches(term, obj, one)]
+        if not any(near(one, key) for one in wanted):
+            somewhere = any(
+                key in all_nodes[one["spec"]["nodeName"]]["metadata"]["labels"] for one in wanted
+            )
+            if somewhere or not matches(term, obj, obj):
+                return False
+    return True
+
+
+def evenness(obj: Obj, name: str, all_nodes: dict[str, Obj], present: Sequence[Obj]) -> bool:
+    """No hard spread constraint is exceeded."""
+    hard = [
+        one
+        for one in obj["spec"].get("topologySpreadConstraints", ())
+        if one["whenUnsatisfiable"] == "DoNotSchedule"
+    ]
+    keys = {one["topologyKey"] for one in hard}
+    known = {one["key"] for one in obj["spec"].get("tolerations", ())}
+    wanted = obj["spec"].get("nodeSelector", {}).items()
+    for constraint in hard:
+        key, counts = constraint["topologyKey"], Counter[str]()
+        for other, there in all_nodes.items():
+            labels = there["metadata"]["labels"]
+            tainted = {
+                one["key"]
+                for one in there["spec"].get("taints", ())
+                if "Prefer" not in one["effect"]
+            } - known
+            if not keys <= labels.keys():
+                continue
+            if constraint["nodeAffinityPolicy"] == "Honor" and not wanted <= labels.items():
+                continue
+            if constraint["nodeTaintsPolicy"] == "Honor" and tainted:
+                continue
+            counts[labels[key]] += sum(
+                one["spec"]["nodeName"] == other
+                and one["metadata"]["namespace"] == obj["metadata"]["namespace"]
+                and matches({"labelSelector": constraint["labelSelector"]}, obj, one)
+                for one in present
+            )
+        label = all_nodes[name]["metadata"]["labels"].get(key)
+        if label is None:
+            return False
+        itself = matches({"labelSelector": constraint["labelSelector"]}, obj, obj)
+        if counts[label] + itself - min(counts.values()) > constraint["maxSkew"]:
+            return False
+    return True
