@@ -25,18 +25,21 @@ import msgspec
 
 from zonewise.api import times
 from zonewise.api.core import Namespace, Node, Service
-from zonewise.api.errors import ApiError, Conflict, NotFound, ZonewiseError
+from zonewise.api.errors import Conflict, NotFound, ZonewiseError
 from zonewise.api.meta import Key, LabelSelector, Object
 from zonewise.api.pod import Pod, PodCondition
 from zonewise.api.policy import PodDisruptionBudget
 from zonewise.api.resource import Resource
+from zonewise.api.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
 from zonewise.api.struct import Struct
 from zonewise.embedded.crew import Means
+from zonewise.embedded.firstuse import FirstUse
 from zonewise.embedded.pending import Pending
 from zonewise.runtime.logs import logger
 from zonewise.runtime.store import Store
 from zonewise.scheduling.cluster import Cluster
 from zonewise.scheduling.decision import Change, Decision, Preemption
+from zonewise.scheduling.preemption import REASON
 
 NAME = "default-scheduler"
 IN_FLIGHT = 256
@@ -77,6 +80,8 @@ class Scheduler:
         self._room = asyncio.Semaphore(IN_FLIGHT)
         self._tasks: set[asyncio.Task[None]] = set()
         self._pods: Store[Pod] = means.cache.store(Pod)
+        claims = means.cache.store(PersistentVolumeClaim)
+        self._first_use = FirstUse(means.client, claims, self.cluster.shelf)
         self._watch()
 
     async def run(self) -> None:
@@ -100,6 +105,9 @@ class Scheduler:
         cache.store(_ReplicaSet).on_change(self._workload)
         cache.store(_StatefulSet).on_change(self._workload)
         cache.store(PodDisruptionBudget).on_change(self._budget)
+        cache.store(StorageClass).on_change(self._class)
+        cache.store(PersistentVolume).on_change(self._volume)
+        cache.store(PersistentVolumeClaim).on_change(self._claim)
         self._pods.on_change(self._pod)
 
     def _namespace(self, old: Namespace | None, new: Namespace | None) -> None:
@@ -124,6 +132,29 @@ class Scheduler:
             self.cluster.set_budget(new)
         elif old is not None:
             self.cluster.remove_budget(old.key)
+
+    def _class(self, old: StorageClass | None, new: StorageClass | None) -> None:
+        if new is not None:
+            self.cluster.shelf.set_class(new)
+            self._happened(Change.VOLUME)
+        elif old is not None:
+            self.cluster.shelf.remove_class(old.metadata.name)
+
+    def _volume(self, old: PersistentVolume | None, new: PersistentVolume | None) -> None:
+        if new is not None:
+            self.cluster.shelf.set_volume(new)
+            self._happened(Change.VOLUME)
+        elif old is not None:
+            self.cluster.shelf.remove_volume(old.metadata.name)
+
+    def _claim(self, old: PersistentVolumeClaim | None, new: PersistentVolumeClaim | None) -> None:
+        if new is not None:
+            self.cluster.shelf.set_claim(new)
+            self._happened(Change.VOLUME)
+            self._first_use.changed(new.key)
+        elif old is not None:
+            self.cluster.shelf.remove_claim(old.key)
+            self._first_use.changed(old.key)
 
     def _node(self, old: Node | None, new: Node | None) -> None:
         if new is None:
@@ -190,8 +221,9 @@ class Scheduler:
         """Decide for as many pods as are ready."""
         while True:
             for _ in range(AT_ONCE):
-                await self._room.acquire()
-                self._room.release()
+                if self._room.locked():
+                    async with self._room:
+                        pass
                 key = self.pending.next(self._clock())
                 if key is None:
                     return
@@ -217,24 +249,32 @@ class Scheduler:
             self.pending.remove(pod.key)
             self.cluster.assume(pod, decision.node)
             self._assumed[pod.key] = decision.node
-            self._start(self._bind(pod, decision.node))
-        else:
-            self.pending.fail(pod.key, decision.helped_by, self._clock())
-            if decision.preemption is not None:
-                self.cluster.nominate(pod, decision.preemption.node)
-                self._start(self._preempt(pod, decision.preemption))
-            elif not decision.waits:
-                self.cluster.withdraw(pod.key)
-            self._start(self._refuse(pod, decision))
+            self._first_use.reserve(decision.claims)
+            self._start(self._place(pod, decision))
+            return
+        self.pending.fail(pod.key, decision.helped_by, self._clock())
+        preemption = decision.preemption
+        if preemption is not None:
+            for key in self.cluster.outranked(pod, preemption.node):
+                self._denominate(key)
+            self.cluster.nominate(pod, preemption.node)
+            self._start(self._preempt(pod, preemption))
+        elif not decision.waits:
+            self.cluster.withdraw(pod.key)
+        self._refuse(pod, decision)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(self._guarded(work))
+        task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
+    async def _place(self, pod: Pod, decision: Decision) -> None:
+        """Bind a pod to its node, its claims before it."""
+        if decision.claims and not await self._first_use.prepare(decision.claims, decision.node):
+            self._unassume(pod)
+            return
         async with self._room:
-            await work
+            await self._bind(pod, decision.node)
 
     async def _bind(self, pod: Pod, node: str) -> None:
         meta = pod.metadata
@@ -271,7 +311,7 @@ class Scheduler:
             self.pending.retry(key, self._clock())
             self._wake.set()
 
-    async def _refuse(self, pod: Pod, decision: Decision) -> None:
+    def _refuse(self, pod: Pod, decision: Decision) -> None:
         """Say why there is no node, and which node is kept free."""
         self._recorder.event(
             pod,
@@ -289,7 +329,14 @@ class Scheduler:
         if nominated != pod.status.nominated_node_name and (nominated or not decision.waits):
             status["nominatedNodeName"] = nominated or None
         if status:
-            await self._patch_status(pod, status)
+            self._start(self._patch_status(pod, status))
+
+    def _denominate(self, key: Key) -> None:
+        """A node is no longer kept free for a pod, because a more important one needs it."""
+        self.cluster.withdraw(key)
+        pod = self._pods.get(key)
+        if pod is not None and pod.status.nominated_node_name:
+            self._start(self._patch_status(pod, {"nominatedNodeName": None}))
 
     def _condition(self, pod: Pod, said: PodCondition | None, message: str) -> dict[str, object]:
         since = said.last_transition_time if said and said.status == "False" else None
@@ -305,45 +352,45 @@ class Scheduler:
 
     async def _preempt(self, pod: Pod, preemption: Preemption) -> None:
         """Take the victims off their node."""
-        for key in preemption.victims:
-            victim = self._pods.get(key)
-            if victim is None:
-                continue
-            if victim.metadata.deletion_timestamp is None:
-                condition = {
-                    "type": "DisruptionTarget",
-                    "status": "True",
-                    "reason": "PreemptionByScheduler",
-                    "message": f"{NAME}: preempting to accommodate a higher priority pod",
-                    "lastProbeTime": None,
-                    "lastTransitionTime": self._now(),
-                    "observedGeneration": victim.metadata.generation,
-                }
-                await self._patch_status(victim, {"conditions": [condition]})
-                await self._delete(victim)
-            self._recorder.event(
-                victim,
-                related=pod,
-                reason="Preempted",
-                action="Preempting",
-                note=f"Preempted by pod {pod.metadata.uid} on node {preemption.node}",
-            )
+        victims = [self._pods.get(key) for key in preemption.victims]
+        await asyncio.gather(
+            *(self._remove(victim, pod, preemption.node) for victim in victims if victim)
+        )
 
-    async def _delete(self, pod: Pod) -> None:
-        meta = pod.metadata
-        with suppress(NotFound, Conflict):
-            await self._client.delete(Pod, meta.name, meta.namespace, uid=meta.uid)
+    async def _remove(self, victim: Pod, pod: Pod, node: str) -> None:
+        meta = victim.metadata
+        if meta.deletion_timestamp is None:
+            condition = {
+                "type": "DisruptionTarget",
+                "status": "True",
+                "reason": REASON,
+                "message": f"{NAME}: preempting to accommodate a higher priority pod",
+                "lastProbeTime": None,
+                "lastTransitionTime": self._now(),
+                "observedGeneration": meta.generation,
+            }
+            await self._patch_status(victim, {"conditions": [condition]})
+            with suppress(NotFound, Conflict):
+                await self._client.delete(Pod, meta.name, meta.namespace, uid=meta.uid)
+        self._recorder.event(
+            victim,
+            related=pod,
+            reason="Preempted",
+            action="Preempting",
+            note=f"Preempted by pod {pod.metadata.uid} on node {node}",
+        )
 
     async def _patch_status(self, pod: Pod, status: dict[str, object]) -> None:
         meta = pod.metadata
         body = {"metadata": {"uid": meta.uid}, "status": status}
         try:
-            await self._client.patch(
-                Pod, meta.name, meta.namespace, body, kind="strategic", subresource="status"
-            )
+            async with self._room:
+                await self._client.patch(
+                    Pod, meta.name, meta.namespace, body, kind="strategic", subresource="status"
+                )
         except (NotFound, Conflict):
             pass
-        except ApiError as error:
+        except ZonewiseError as error:
             _log.warning("not told", pod=f"{meta.namespace}/{meta.name}", error=str(error))
 
     def _now(self) -> str:

@@ -144,6 +144,15 @@ class Cluster:
         """A pod waits for room no more."""
         self._nominated.pop(key, None)
 
+    def outranked(self, pod: Pod, node: str) -> list[Key]:
+        """Pods a node is kept free for that are less important than another."""
+        priority = pod.spec.priority or 0
+        return [
+            tenant.key
+            for tenant in self._nominated.values()
+            if tenant.node == node and tenant.priority < priority
+        ]
+
     def set_namespace(self, namespace: Namespace) -> None:
         """A namespace came or got other labels."""
         meta = namespace.metadata
