@@ -89,8 +89,11 @@ class Host:
         await origin.record(client, content.origin)
         return [*content.notes, *_grouped(refused)]
 
-    async def settled(self) -> None:
-        """Wait until all workloads have their pods Ready, or nothing goes forward any more."""
+    async def settled(self) -> list[str]:
+        """Wait until all workloads have their pods Ready, or nothing goes forward any more.
+
+        Gives those that have not, as ``shop/orders 2/3``.
+        """
         loop = asyncio.get_running_loop()
         await self._cluster.crew.cache.synced()
         best = -1
@@ -98,14 +101,15 @@ class Host:
         with self._progress("waiting for pods") as say:
             while True:
                 began = loop.time()
-                ready, wanted = await _workloads(self._cluster)
+                found = await _workloads(self._cluster)
+                ready, wanted = (sum(numbers) for numbers in zip(*found.values(), strict=True))
                 say(f"{len(self._nodes)} nodes, {ready} of {wanted} pods ready")
-                if ready >= wanted:
-                    return
                 if ready > best:
                     best, deadline = ready, loop.time() + PATIENCE
-                elif loop.time() > deadline:
-                    return
+                if ready >= wanted or loop.time() > deadline:
+                    return [
+                        f"{name} {up}/{all_}" for name, (up, all_) in found.items() if up < all_
+                    ]
                 await asyncio.sleep(max(LOOK, LOOK_COST * (loop.time() - began)))
 
     def page(self) -> Overview:
@@ -128,20 +132,21 @@ class Host:
             yield status.update
 
 
-async def _workloads(cluster: Cluster) -> tuple[int, int]:
-    """How many pods of all workloads are ready, and how many there are to be."""
-    ready = wanted = 0
+async def _workloads(cluster: Cluster) -> dict[str, tuple[int, int]]:
+    """How many pods of each workload are ready, and how many there are to be."""
+    found = {"": (0, 0)}
     client = cluster.client
     for one in (*await client.list(Deployment), *await client.list(StatefulSet)):
         desired = 1 if one.spec.replicas is None else one.spec.replicas
         seen = one.status.observed_generation >= one.metadata.generation
-        wanted += desired
-        ready += min(desired, one.status.ready_replicas) if seen else 0
+        ready = min(desired, one.status.ready_replicas) if seen else 0
+        found["/".join(one.key)] = (ready, desired)
     for each in await client.list(DaemonSet):
-        seen = each.status.observed_generation >= each.metadata.generation
-        wanted += each.status.desired_number_scheduled if seen else 1
-        ready += each.status.number_ready if seen else 0
-    return ready, wanted
+        status = each.status
+        seen = status.observed_generation >= each.metadata.generation
+        wanted = status.desired_number_scheduled
+        found["/".join(each.key)] = (status.number_ready, wanted) if seen else (0, 1)
+    return found
 
 
 def introduce(
@@ -151,6 +156,7 @@ def introduce(
     address: str,
     kubeconfig: Path,
     differences: Sequence[Difference],
+    missing: Sequence[str],
 ) -> None:
     """Print what runs here, and what to try with it."""
     from zonewise.embedded.pages import VERSION
@@ -162,6 +168,9 @@ def introduce(
     if page.services:
         console.print(service_table(page))
         console.print()
+    if missing:
+        more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
+        console.print(f"Not all pods are ready yet: {', '.join(missing[:5])}{more}\n")
     anew = [f"{one.kind} {len(one.names)}" for one in differences if one.why == ANEW]
     if anew:
         console.print(f"Made anew from the dump: {', '.join(anew)}\n", style="dim")

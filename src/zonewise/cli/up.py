@@ -311,7 +311,7 @@ async def _live(
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(cluster.run())
         differences = await host.plant(content)
-        await host.settled()
+        missing = await host.settled()
         kubeconfig = cluster.server.identity.kubeconfig.resolve()
         introduce(
             place,
@@ -319,6 +319,7 @@ async def _live(
             address=address,
             kubeconfig=kubeconfig,
             differences=differences,
+            missing=missing,
         )
         place.print(_ending(plan), style="dim")
         settle()
