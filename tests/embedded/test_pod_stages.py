@@ -199,3 +199,48 @@ def test_a_large_foreign_range_covers_all_it_covers() -> None:
     ranges = Ranges(("10.0.0.0/22",), sizes=(24,))
     ranges.note(("10.0.0.0/23", "172.16.0.0/24", "nonsense"))
     assert ranges.take() == ("10.0.2.0/24",)
+
+
+def lived(start: Pod, *, remembering: bool, seconds: int) -> list[tuple[float, object]]:
+    """What is written about a pod in some time, by a kubelet with or without a memory."""
+    place = Place(("192.0.2.1",), ("10.0.0.2",))
+    whole, now, told = start, NOW, list[tuple[float, object]]()
+    life = read(whole, now)
+    while now <= NOW + seconds:
+        step = advance(whole, life, default_stages(), now=now, seed=1)
+        status = report(whole, step.life, place, now)
+        if status is not None:
+            told.append((now, status))
+            shown = convert(Pod, {"metadata": {}, "status": status}).status
+            whole = Pod(metadata=start.metadata, spec=start.spec, status=shown)
+        life = step.life if remembering else read(whole, now)
+        if step.again == inf:
+            break
+        now = step.again
+    return told
+
+
+SECONDS = st.integers(0, 20).map(lambda number: f"{number}s")
+
+
+@given(
+    restart=st.sampled_from(["Always", "OnFailure", "Never"]),
+    marks=st.fixed_dictionaries(
+        {},
+        optional={
+            "starts_after": SECONDS,
+            "ready_after": SECONDS,
+            "runs_for": SECONDS,
+            "exit_code": st.sampled_from(["0", "1"]),
+            "unready": st.just("true"),
+        },
+    ),
+)
+def test_all_that_matters_is_in_the_object(restart: str, marks: dict[str, str]) -> None:
+    """A kubelet that forgets everything between two looks writes what one that remembers does."""
+    whole = pod(restart=restart, **marks)
+    first = lived(whole, remembering=True, seconds=200)
+    assert lived(whole, remembering=False, seconds=200) == first
+    times = [moment for moment, _ in first]
+    assert times == sorted(times)
+    assert len(first) < 40
