@@ -23,7 +23,7 @@ from zonewise.api.pod import Pod
 from zonewise.embedded.crew import Means
 from zonewise.embedded.workloads import rolloutstatus, templates
 from zonewise.embedded.workloads.cadence import Cadence
-from zonewise.embedded.workloads.claims import OWNED, claimed, indexed, selects
+from zonewise.embedded.workloads.claims import OWNED, claimed, indexed
 from zonewise.embedded.workloads.creation import owner_reference
 from zonewise.embedded.workloads.expectations import GLANCE, Expectations
 from zonewise.embedded.workloads.removal import Mode
@@ -41,6 +41,7 @@ from zonewise.embedded.workloads.rollout import (
     sorted_sets,
 )
 from zonewise.embedded.workloads.views import Deployment, ReplicaSet, ReplicaSetSpec, opened
+from zonewise.embedded.workloads.wakening import members
 from zonewise.runtime.controller import Controller, own_key
 
 WORKERS = 8
@@ -58,10 +59,9 @@ class Deployments:
         self.controller: Controller[Key] = Controller(
             "deployments", self._reconcile, cache=means.cache, workers=WORKERS, rng=means.rng
         )
-        self._deployments = self.controller.watches(
-            Deployment, own_key, indexes={"namespace": _namespace}
-        )
-        self._sets = indexed(self.controller.watches(ReplicaSet, self._of_set))
+        self._deployments = self.controller.watches(Deployment, own_key)
+        woken = members(self._deployments, Deployment.resource.kind)
+        self._sets = indexed(self.controller.watches(ReplicaSet, woken))
         # Pods are only looked up; ReplicaSets tell when something about them has changed.
         self._pods = indexed(self.controller.watches(Pod, lambda _: (), when=lambda *_: False))
         self._own: Expectations[Key, Deployment] = Expectations(self._deployments, means.clock)
@@ -241,22 +241,6 @@ class Deployments:
         reason: str = "ScalingReplicaSet",
     ) -> None:
         self._recorder.event(owner, type=type, reason=reason, action="Scale", note=note)
-
-    def _of_set(self, one: ReplicaSet) -> Iterable[Key]:
-        namespace = one.metadata.namespace
-        owner = one.metadata.controller
-        if owner is not None:
-            return ((namespace, owner.name),) if owner.kind == "Deployment" else ()
-        labels = one.metadata.labels
-        return [
-            other.key
-            for other in self._deployments.by("namespace", namespace)
-            if selects(other.spec.selector, labels)
-        ]
-
-
-def _namespace(owner: Deployment) -> tuple[str]:
-    return (owner.metadata.namespace,)
 
 
 def _revision(owner: Deployment, sets: Sets) -> str:

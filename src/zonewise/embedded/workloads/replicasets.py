@@ -16,7 +16,7 @@ when to ask again, and news about a budget of the namespace is a reason to ask a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 from zonewise.api import selector, times
@@ -27,13 +27,14 @@ from zonewise.api.policy import PodDisruptionBudget
 from zonewise.embedded.crew import Means
 from zonewise.embedded.workloads import replicas
 from zonewise.embedded.workloads.cadence import Cadence
-from zonewise.embedded.workloads.claims import OWNED, claimed, indexed, selects
+from zonewise.embedded.workloads.claims import OWNED, claimed, indexed
 from zonewise.embedded.workloads.creation import Draft, draft, in_batches
 from zonewise.embedded.workloads.expectations import GLANCE, Expectations
 from zonewise.embedded.workloads.removal import Mode, Removal, Taken
 from zonewise.embedded.workloads.replicas import WISH, Count
 from zonewise.embedded.workloads.victims import ranked
 from zonewise.embedded.workloads.views import ReplicaSet
+from zonewise.embedded.workloads.wakening import gives, matters, members, refused
 from zonewise.runtime.controller import Controller, own_key
 
 BURST = 500
@@ -57,16 +58,15 @@ class ReplicaSets:
         self.controller: Controller[Key] = Controller(
             kind.resource.plural, self._reconcile, cache=means.cache, workers=WORKERS, rng=means.rng
         )
-        self._sets = indexed(
-            self.controller.watches(kind, own_key, indexes={"namespace": _namespace})
-        )
-        self._pods = indexed(self.controller.watches(Pod, self._of_pod, when=_matters))
+        self._sets = indexed(self.controller.watches(kind, own_key))
+        woken = members(self._sets, kind.resource.kind)
+        self._pods = indexed(self.controller.watches(Pod, woken, when=matters))
         self._expected: Expectations[Key, Pod] = Expectations(self._pods, means.clock)
         self._own: Expectations[Key, ReplicaSet] = Expectations(self._sets, means.clock)
         self._cadence: Cadence[Key] = Cadence(means.clock)
         self._removal: Removal[Key] = Removal(means.client, mode=removal, clock=means.clock)
         if removal == "evict":
-            self.controller.watches(PodDisruptionBudget, self._resting, when=_gives)
+            self.controller.watches(PodDisruptionBudget, refused(self._removal), when=gives)
 
     async def run(self) -> None:
         """Work until cancelled."""
@@ -204,53 +204,9 @@ class ReplicaSets:
     ) -> None:
         self._recorder.event(owner, type=type, reason=reason, action="Scale", note=note)
 
-    def _of_pod(self, pod: Pod) -> Iterable[Key]:
-        owner = pod.metadata.controller
-        namespace = pod.metadata.namespace
-        if owner is not None:
-            return ((namespace, owner.name),) if owner.kind == self._kind.resource.kind else ()
-        labels = pod.metadata.labels
-        return [
-            one.key
-            for one in self._sets.by("namespace", namespace)
-            if selects(one.spec.selector, labels)
-        ]
-
-    def _resting(self, budget: PodDisruptionBudget) -> list[Key]:
-        """The ReplicaSets that may ask again because of a budget."""
-        namespace = budget.metadata.namespace
-        resting = [key for key in self._removal.resting() if key[0] == namespace]
-        return [key for key in resting if self._removal.reconsider(key)]
-
-
-def _namespace(owner: ReplicaSet) -> tuple[str]:
-    return (owner.metadata.namespace,)
-
 
 def namespace_ends(error: ZonewiseError) -> bool:
     """Whether nothing can be created because the namespace is being deleted."""
     if not isinstance(error, Forbidden):
         return False
     return any(cause.reason == "NamespaceTerminating" for cause in error.details.causes or ())
-
-
-def _matters(old: Pod | None, new: Pod | None) -> bool:
-    """Whether a ReplicaSet may have to do or say something because of a change of a pod."""
-    return old is None or new is None or _relevant(old) != _relevant(new)
-
-
-def _relevant(pod: Pod) -> tuple[object, ...]:
-    meta = pod.metadata
-    ready = [
-        (one.status, one.last_transition_time)
-        for one in pod.status.conditions
-        if one.type == "Ready"
-    ]
-    return meta.deletion_timestamp, pod.status.phase, ready, meta.labels, meta.owner_references
-
-
-def _gives(old: PodDisruptionBudget | None, new: PodDisruptionBudget | None) -> bool:
-    """Whether a budget may allow what it did not allow before."""
-    if old is None or new is None:
-        return new is None
-    return new.status.disruptions_allowed > old.status.disruptions_allowed

@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-from zonewise.api import selector
 from zonewise.api.meta import Key, Object
 from zonewise.api.pod import Pod
 from zonewise.api.policy import PodDisruptionBudget
+from zonewise.embedded.workloads.claims import selects
 from zonewise.embedded.workloads.removal import Removal
-from zonewise.embedded.workloads.views import DaemonSet, StatefulSet
+from zonewise.embedded.workloads.views import DaemonSet, Deployment, ReplicaSet, StatefulSet
 from zonewise.runtime.store import Store
 
-W = TypeVar("W", bound=StatefulSet | DaemonSet)
+W = TypeVar("W", bound=DaemonSet | Deployment | ReplicaSet | StatefulSet)
 
 _NAMESPACE = "workloads of a namespace"
 
@@ -34,7 +34,7 @@ def members(workloads: Store[W], kind: str) -> Callable[[Object], Iterable[Key]]
         return [
             one.key
             for one in workloads.by(_NAMESPACE, meta.namespace)
-            if selector.from_object(one.spec.selector).matches(meta.labels)
+            if selects(one.spec.selector, meta.labels)
         ]
 
     return woken
