@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import inf
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zonewise.api.codec import convert
@@ -26,6 +26,7 @@ from zonewise.embedded.kubelets.stages import (
 )
 
 NOW = 1_750_000_000.0
+STAGES = default_stages()
 
 
 def pod(*, restart: str = "Always", uid: str = "u1", **annotations: str) -> Pod:
@@ -96,6 +97,7 @@ def test_what_is_due_first_happens() -> None:
     assert step.life.state == "running"
 
 
+@settings(deadline=None)
 @given(seed=st.integers(0, 2**64 - 1), uid=st.text(max_size=8))
 def test_what_a_pod_draws_depends_on_seed_pod_and_stage_alone(seed: int, uid: str) -> None:
     """A drawn time is within its range and the same whenever it is asked for."""
@@ -207,7 +209,7 @@ def lived(start: Pod, *, remembering: bool, seconds: int) -> list[tuple[float, o
     whole, now, told = start, NOW, list[tuple[float, object]]()
     life = read(whole, now)
     while now <= NOW + seconds:
-        step = advance(whole, life, default_stages(), now=now, seed=1)
+        step = advance(whole, life, STAGES, now=now, seed=1)
         status = report(whole, step.life, place, now)
         if status is not None:
             told.append((now, status))
@@ -223,6 +225,7 @@ def lived(start: Pod, *, remembering: bool, seconds: int) -> list[tuple[float, o
 SECONDS = st.integers(0, 20).map(lambda number: f"{number}s")
 
 
+@settings(deadline=None)
 @given(
     restart=st.sampled_from(["Always", "OnFailure", "Never"]),
     marks=st.fixed_dictionaries(
