@@ -36,11 +36,12 @@ from zonewise.api.apps import DaemonSetStatus
 from zonewise.api.errors import ConfigError
 from zonewise.api.meta import Key
 from zonewise.api.pod import TopologySpreadConstraint
+from zonewise.api.taints import kept_off
 from zonewise.embedded.clients import Clients
 from zonewise.embedded.workloads.removal import ready
 from zonewise.embedded.workloads.views import DaemonSet, Deployment, StatefulSet
 from zonewise.runtime.cache import Cache
-from zonewise.scheduling.taints import UNSCHEDULABLE, kept_off
+from zonewise.scheduling.taints import UNSCHEDULABLE
 from zonewise.topology import is_ready, zone_of
 
 Workload: TypeAlias = Deployment | StatefulSet | DaemonSet

@@ -25,8 +25,8 @@ from zonewise.api.core import Node
 from zonewise.api.nodeselector import NAME_FIELD, NodeTerms
 from zonewise.api.pod import Pod, PodSpec, Toleration
 from zonewise.api.selector import Selector
+from zonewise.api.taints import kept_off, tolerated
 from zonewise.embedded.workloads.views import opened
-from zonewise.scheduling.taints import kept_off, tolerated
 
 _ALWAYS = (
     ("node.kubernetes.io/not-ready", "NoExecute"),
