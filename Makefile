@@ -65,6 +65,8 @@ test: $(VENV)/.dev
 e2e: $(VENV)/.peers
 	$(SAY) 'a real Kubernetes (built from source once, then cached outside the tree)'
 	@$(BIN)/python -m tools.realkube build
+	$(SAY) 'what the tests need from Debian'
+	@$(PYTHON) tools/debian.py
 	$(SAY) 'tests on it'
 	@$(BIN)/pytest -m real $(ARGS)
 

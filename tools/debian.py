@@ -24,8 +24,12 @@ class Need:
     package: str
 
 
-# Every program beyond Debian's essential packages that a test of `make test` runs.
-NEEDED: tuple[Need, ...] = (Need("strace", "strace"),)
+# Every program beyond Debian's essential packages that a test runs.
+NEEDED: tuple[Need, ...] = (
+    Need("strace", "strace"),
+    Need("ip", "iproute2"),
+    Need("nft", "nftables"),
+)
 
 
 def missing(needed: Sequence[Need]) -> list[Need]:

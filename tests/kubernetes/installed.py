@@ -23,7 +23,7 @@ from zonewise.api.registration import (
     ValidatingWebhookConfiguration,
 )
 from zonewise.cli.deploy import Wanted, manifests
-from zonewise.cli.deploy.wanted import Role
+from zonewise.cli.hintoptions import Role
 from zonewise.runtime.cache import Cache
 from zonewise.runtime.client import Client
 from zonewise.runtime.cluster import load_config
