@@ -83,11 +83,15 @@ class Cluster:
         self._fitness: dict[Needs, Fitness] = {}
         self._asked: OrderedDict[Wish, _Asked] = OrderedDict()
         self._nominated: dict[Key, Tenant] = {}
+        # What was said to a wish of which no pod fits, until anything changes: thousands of equal
+        # pods that wait cost as much as one.
+        self._refused: dict[object, Decision] = {}
 
     # What there is
 
     def set_node(self, node: Node) -> None:
         """A node came or changed."""
+        self._refused.clear()
         name = node.metadata.name
         place = self.places.get(name)
         version = self._changed(name)
@@ -109,6 +113,7 @@ class Cluster:
             self._homeless.setdefault(name, {})[tenant.key] = tenant
         del self.places[name]
         self._changed(name)
+        self._refused.clear()
 
     def set_pod(self, pod: Pod) -> None:
         """A pod that has a node came or changed; one that has ended takes no room."""
@@ -130,6 +135,7 @@ class Cluster:
         tenant = self._tenants.pop(key, None)
         if tenant is None:
             return
+        self._refused.clear()
         self.shelf.unuse(tenant.pod)
         if tenant.node in self.places:
             self._unsettle(tenant)
@@ -162,10 +168,12 @@ class Cluster:
 
     def set_budget(self, budget: PodDisruptionBudget) -> None:
         """A budget came or changed."""
+        self._refused.clear()
         self.budgets[budget.key] = (budget, selector.from_object(budget.spec.selector))
 
     def remove_budget(self, key: Key) -> None:
         """A budget is gone."""
+        self._refused.clear()
         self.budgets.pop(key, None)
 
     def tenant(self, key: Key) -> Tenant | None:
@@ -197,6 +205,15 @@ class Cluster:
         if best is not None:
             name, score = best
             return Decision(node=name, score=score, claims=self._claims(pod, asked, name))
+        same = (wish, pod.spec.priority or 0, pod.spec.preemption_policy, nominated)
+        known = self._refused.get(same)
+        if known is None or excluded:
+            known = self._refuse(pod, ranking, excluded)
+            if known.preemption is None and not self._nominated:
+                self._refused[same] = known
+        return known
+
+    def _refuse(self, pod: Pod, ranking: Ranking, excluded: Mapping[str, Refusal]) -> Decision:
         refusals = {**ranking.refusals(), **excluded}
         preemption, said, waits = preempt(self, pod, ranking, refusals)
         message = none_available(len(self.places), refusals.values())
@@ -338,6 +355,7 @@ class Cluster:
             self._fitness.pop(wish.needs, None)
 
     def _forget(self) -> None:
+        self._refused.clear()
         for wish in tuple(self._asked):
             self._drop(wish)
 
@@ -355,6 +373,7 @@ class Cluster:
         self.remove_pod(tenant.key)
         self._tenants[tenant.key] = tenant
         self.shelf.use(tenant.pod)
+        self._refused.clear()
         if tenant.node in self.places:
             self._settle(tenant)
         else:

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from zonewise.scheduling import decision, taints
+from zonewise.api.taints import kept_off, tolerated
+from zonewise.scheduling import decision
 from zonewise.scheduling.decision import Change, Refusal
 from zonewise.scheduling.place import Place
+from zonewise.scheduling.taints import UNSCHEDULABLE, disliked
 from zonewise.scheduling.wish import Needs
 
 TOP = 100
@@ -73,10 +75,8 @@ class Fitness:
         needs = self._needs
         tolerations = needs.tolerations
         selected = needs.selects(place.labels, place.name)
-        tainted = taints.kept_off(place.taints, tolerations)
-        cordoned = place.node.spec.unschedulable and not taints.tolerated(
-            taints.UNSCHEDULABLE, tolerations
-        )
+        tainted = kept_off(place.taints, tolerations)
+        cordoned = place.node.spec.unschedulable and not tolerated(UNSCHEDULABLE, tolerations)
         refusal = None
         if needs.names is not None and place.name not in needs.names:
             refusal = decision.NOT_NAMED
@@ -91,7 +91,7 @@ class Fitness:
             refusal=refusal,
             selected=selected,
             untainted=not tainted,
-            disliked=taints.disliked(place.taints, tolerations),
+            disliked=disliked(place.taints, tolerations),
             preferred=sum(
                 weight for weight, term in needs.preferred if term.matches(place.labels, place.name)
             ),

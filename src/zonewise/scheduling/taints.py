@@ -6,9 +6,7 @@ from collections.abc import Iterable
 
 from zonewise.api.core import Taint
 from zonewise.api.pod import Toleration
-from zonewise.api.taints import kept_off, tolerated, tolerates
-
-__all__ = ["UNSCHEDULABLE", "disliked", "kept_off", "tolerated", "tolerates"]
+from zonewise.api.taints import tolerated
 
 UNSCHEDULABLE = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
 """What a cordoned node is taken to carry."""

@@ -1,0 +1,48 @@
+"""The situations that are also put to a real scheduler, with the answers it gave."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.scheduling.situations import SITUATIONS, Obj, Situation
+from tests.scheduling.telling import told
+
+from zonewise.api import Pod, convert
+
+ANSWERS: dict[str, dict[str, Any]] = json.loads(
+    Path(__file__).with_name("answers.json").read_text()
+)
+SEEDS = range(20)
+
+
+def admitted(situation: Situation, obj: Obj) -> Obj:
+    """A pod with the priority its class has, as the API server sets it."""
+    classes = {one["metadata"]["name"]: one for one in situation.others if "value" in one}
+    found = classes.get(obj["spec"].get("priorityClassName", ""))
+    if found is None:
+        return obj
+    policy = found.get("preemptionPolicy", "PreemptLowerPriority")
+    spec = {**obj["spec"], "priority": found["value"], "preemptionPolicy": policy}
+    return {**obj, "spec": spec}
+
+
+@pytest.mark.parametrize("situation", SITUATIONS, ids=lambda one: one.name)
+def test_answers_are_those_of_the_real_scheduler(situation: Situation) -> None:
+    """Node or message, nomination and victims are as recorded; ties may go to any of the tied."""
+    objects = [
+        *situation.others,
+        *situation.nodes,
+        *(admitted(situation, one) for one in situation.pods),
+    ]
+    pod = convert(Pod, admitted(situation, situation.pod))
+    decisions = [told(objects, seed).decide(pod) for seed in SEEDS]
+    answer = ANSWERS[situation.name]
+    assert {decision.message for decision in decisions} == {answer.get("message", "")}
+    assert {decision.node for decision in decisions} == set(answer.get("nodes", [""]))
+    preemptions = [decision.preemption for decision in decisions if decision.preemption]
+    assert {one.node for one in preemptions} == set(answer.get("nominated", []))
+    for one in preemptions:
+        assert sorted(name for _, name in one.victims) == answer["victims"]
