@@ -73,7 +73,8 @@ class Installed:
         if self.role != "adopt":
             # Webhooks that nobody answers would only hold up who writes Services.
             objects = [one for one in objects if one["kind"] in RIGHTS]
-        self.plane.kubectl(*words, "-f", "-", stdin=yaml.safe_dump_all(objects))
+        told = self.plane.kubectl(*words, "-f", "-", stdin=yaml.safe_dump_all(objects))
+        assert words[0] != "apply" or told.stderr == ""
 
     async def _kubeconfig(self) -> Path:
         answer = await self.client.raw(

@@ -8,9 +8,13 @@ called differs: at an address of this machine, because no Service leads anywhere
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
+from tests.cli.program import apart
 from tests.kubernetes.crowd import Witness
 from tests.kubernetes.installed import Installed, cluster, complete, quiet, until
 
@@ -90,8 +94,21 @@ class Judge:
                 self.late[name] = took
 
 
-async def test_our_hints_on_what_others_write(plane: real.ControlPlane) -> None:
-    """Under churn our hints are on every slice; writes are few, and end when the churn ends."""
+async def told(plane: real.ControlPlane, namespace: str, kinds: str, home: Path) -> list[Any]:
+    """What ``zonewise explain`` says of every Service, from what kubectl prints."""
+    dump = await asyncio.to_thread(plane.kubectl, "get", kinds, "-A", "-o", "yaml")
+    (home / "dump.yaml").write_text(dump.stdout)
+    call = ("explain", "services", "-n", namespace, "-f", home / "dump.yaml", "-o", "jsonl")
+    result = await asyncio.to_thread(apart, home, *call)
+    assert (result.code, result.err) == (0, "")
+    return [json.loads(line) for line in result.out.splitlines()]
+
+
+async def test_our_hints_on_what_others_write(plane: real.ControlPlane, tmp_path: Path) -> None:
+    """Under churn our hints are on every slice; writes are few, and end when the churn ends.
+
+    What kubectl dumps then is explained as it is: nothing is to change, with or without pods.
+    """
     async with cluster(plane, "adopted") as (crowd, cache):
         installed = Installed(plane, crowd.client, "zonewise-adopted")
         try:
@@ -111,6 +128,11 @@ async def test_our_hints_on_what_others_write(plane: real.ControlPlane) -> None:
             assert judge.late == {}
             # A pod comes in two steps, and each write of ours is looked at once by the other.
             assert len(writers) - ours <= 2 * crowd.events + ours
+            for kinds in ("nodes,services,endpointslices", "nodes,services,endpointslices,pods"):
+                lines = await told(plane, crowd.namespace, kinds, tmp_path)
+                assert len(lines) == len(crowd.pods)
+                for line in lines:
+                    assert line["applied"] == {key: line[key] for key in line["applied"]}
         finally:
             await installed.remove()
 
