@@ -131,11 +131,28 @@ async def _add_service(client: Client, number: int) -> None:
 
 
 async def _add_pod(client: Client, number: int, nodes: int) -> None:
-    labels = {"app": f"s-{number // PODS_PER_SERVICE}"}
-    meta = {"name": f"p-{number}", "namespace": "default", "labels": labels}
-    spec = {"nodeName": f"node-{number % nodes}", "containers": [{"name": "c", "image": "c"}]}
+    app = f"s-{number // PODS_PER_SERVICE}"
+    meta = {
+        "name": f"{app}-6d4cf56db6-{number:05}",
+        "namespace": "default",
+        "labels": {"app": app, "pod-template-hash": "6d4cf56db6", "team": "shop", "tier": "web"},
+        "annotations": {"prometheus.io/scrape": "true", "checksum/config": "5f2d" * 16},
+    }
+    spec = {"nodeName": f"node-{number % nodes}", "containers": [_CONTAINER, _SIDECAR]}
     await client.create(convert(Pod, {"metadata": meta, "spec": spec}))
     await _tell(client, number, ready=True)
+
+
+def _container(name: str, port: int) -> dict[str, Any]:
+    return {
+        "name": name,
+        "image": f"example.com/shop/{name}:1.42.0",
+        "ports": [{"name": "http", "containerPort": port}],
+        "resources": {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory": "1Gi"}},
+    }
+
+
+_CONTAINER, _SIDECAR = _container("web", 8080), _container("proxy", 15001)
 
 
 async def _tell(client: Client, number: int, *, ready: bool) -> None:
@@ -144,9 +161,13 @@ async def _tell(client: Client, number: int, *, ready: bool) -> None:
         "phase": "Running",
         "podIP": address,
         "podIPs": [{"ip": address}],
-        "conditions": [{"type": "Ready", "status": str(ready)}],
+        "conditions": [
+            {"type": kind, "status": str(ready or "Ready" not in kind)}
+            for kind in ("PodScheduled", "Initialized", "ContainersReady", "Ready")
+        ],
     }
-    await client.patch(Pod, f"p-{number}", "default", {"status": status}, subresource="status")
+    name = f"s-{number // PODS_PER_SERVICE}-6d4cf56db6-{number:05}"
+    await client.patch(Pod, name, "default", {"status": status}, subresource="status")
 
 
 async def _together(work: Iterable[Any]) -> None:
