@@ -11,7 +11,11 @@ from tests.embedded.living import Living, living, until
 
 from zonewise.api import Node, Pod, convert, decode
 from zonewise.api.events import Event
+from zonewise.api.pod import PodCondition
+from zonewise.api.storage import PersistentVolumeClaim
+from zonewise.embedded.crew import Means
 from zonewise.embedded.scheduler import Scheduler
+from zonewise.scheduling.volumes import SELECTED_NODE
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
 
@@ -46,6 +50,36 @@ async def add_pod(
     return decode(Pod, answer.body)
 
 
+def condition(cluster: Living, name: str, kind: str = "PodScheduled") -> PodCondition | None:
+    """A condition of a pod, as far as the cache knows."""
+    pod = cluster.crew.cache.store(Pod).get(("default", name))
+    found = pod.status.conditions if pod is not None else ()
+    return next((one for one in found if one.type == kind), None)
+
+
+def refused(cluster: Living, name: str) -> str:
+    """Why a pod has no node, as it is told."""
+    said = condition(cluster, name)
+    return said.message if said is not None and said.status == "False" else ""
+
+
+async def events(cluster: Living, reason: str) -> set[str]:
+    """What was told with a reason."""
+    await asyncio.sleep(1)
+    return {one.note for one in await cluster.client.list(Event) if one.reason == reason}
+
+
+async def create(cluster: Living, path: str, obj: dict[str, Any]) -> None:
+    """Create any object."""
+    await cluster.client.raw("POST", path, body=msgspec.json.encode(obj))
+
+
+async def add_priority(cluster: Living, name: str, value: int) -> None:
+    """A class of pods."""
+    obj = {"metadata": {"name": name}, "value": value}
+    await create(cluster, "/apis/scheduling.k8s.io/v1/priorityclasses", obj)
+
+
 def node_of(cluster: Living, name: str) -> str:
     """The node a pod is bound to, as far as the cache knows."""
     pod = cluster.crew.cache.store(Pod).get(("default", name))
@@ -74,7 +108,148 @@ async def test_pods_are_bound_and_spread_over_zones() -> None:
         pods = cluster.crew.cache.store(Pod)
         zones = sorted(pod.metadata.labels[ZONE] for pod in pods)
         assert zones == ["a"] * 3 + ["b"] * 3 + ["c"] * 3
-        await asyncio.sleep(1)
-        events = await cluster.client.list(Event, "default")
-        notes = {event.note for event in events if event.reason == "Scheduled"}
-        assert f"Successfully assigned default/p0 to {node_of(cluster, 'p0')}" in notes
+        told = f"Successfully assigned default/p0 to {node_of(cluster, 'p0')}"
+        assert told in await events(cluster, "Scheduled")
+
+
+async def test_a_pod_that_fits_nowhere_is_told_why_and_tried_when_it_may_help() -> None:
+    """Condition and event carry the reasons; a node with room is used as soon as it comes."""
+    async with living(PARTS) as cluster:
+        await add_node(cluster, "small", cpu="1")
+        await add_pod(cluster, "p", cpu="2")
+        await until(lambda: bool(refused(cluster, "p")))
+        message = refused(cluster, "p")
+        assert message.startswith("0/1 nodes are available: 1 Insufficient cpu. ")
+        said = condition(cluster, "p")
+        assert said is not None and (said.reason, said.observed_generation) == ("Unschedulable", 1)
+        assert message in await events(cluster, "FailedScheduling")
+        await add_node(cluster, "large", cpu="4")
+        await until(lambda: node_of(cluster, "p") == "large", within=3)
+
+
+async def test_nothing_is_tried_while_nothing_happens() -> None:
+    """A pod that fits nowhere rests for minutes, and is looked at from time to time only."""
+    found: list[Scheduler] = []
+
+    def part(means: Means) -> Scheduler:
+        found.append(Scheduler(means))
+        return found[0]
+
+    async with living({"default-scheduler": part}) as cluster:
+        await add_node(cluster, "n")
+        await add_pod(cluster, "p", cpu="9")
+        await until(lambda: bool(refused(cluster, "p")))
+        await asyncio.sleep(30)
+        before = found[0].attempts
+        assert before <= 2
+        await asyncio.sleep(620)
+        assert before + 1 <= found[0].attempts <= before + 3
+
+
+async def test_the_more_important_pod_is_served_first() -> None:
+    """Of pods that wait for one node, priority decides, not who came first."""
+    async with living(PARTS) as cluster:
+        await add_priority(cluster, "high", 100)
+        await add_pod(cluster, "first", cpu="3")
+        await add_pod(cluster, "second", cpu="3", priorityClassName="high")
+        await until(lambda: bool(refused(cluster, "first") and refused(cluster, "second")))
+        await asyncio.sleep(15)
+        await add_node(cluster, "n", cpu="4")
+        await until(lambda: bool(node_of(cluster, "second")))
+        assert not node_of(cluster, "first")
+
+
+async def test_less_important_pods_make_room() -> None:
+    """Victims are marked and deleted, the node is kept free, and the pod moves in."""
+    async with living(PARTS) as cluster:
+        await add_priority(cluster, "high", 100)
+        await add_node(cluster, "n", cpu="4")
+        await add_pod(cluster, "victim", cpu="3")
+        await until(lambda: bool(node_of(cluster, "victim")))
+        pod = await add_pod(cluster, "p", cpu="3", priorityClassName="high")
+        pods = cluster.crew.cache.store(Pod)
+
+        def nominated() -> bool:
+            found, victim = pods.get(("default", "p")), pods.get(("default", "victim"))
+            if found is None or victim is None or not victim.metadata.deletion_timestamp:
+                return False
+            return found.status.nominated_node_name == "n"
+
+        await until(nominated)
+        assert refused(cluster, "p") == "0/1 nodes are available: 1 Insufficient cpu."
+        marked = condition(cluster, "victim", "DisruptionTarget")
+        assert marked is not None and (marked.status, marked.reason, marked.message) == (
+            "True",
+            "PreemptionByScheduler",
+            "default-scheduler: preempting to accommodate a higher priority pod",
+        )
+        notes = await events(cluster, "Preempted")
+        assert notes == {f"Preempted by pod {pod.metadata.uid} on node n"}
+        # Room that is kept free is not for a less important pod that comes meanwhile.
+        await add_pod(cluster, "late", cpu="2")
+        await until(lambda: bool(refused(cluster, "late")))
+        await cluster.client.delete(Pod, "victim", "default", grace_period=0)
+        await until(lambda: node_of(cluster, "p") == "n")
+        await asyncio.sleep(15)
+        assert not node_of(cluster, "late")
+
+
+async def test_pods_of_others_and_gated_pods_are_left_alone() -> None:
+    """Another scheduler's pods get nothing; a gated pod is scheduled when its gates are gone."""
+    async with living(PARTS) as cluster:
+        await add_node(cluster, "n")
+        await add_pod(cluster, "foreign", schedulerName="mine")
+        await add_pod(cluster, "gated", schedulingGates=[{"name": "example.com/wait"}])
+        await add_pod(cluster, "plain")
+        await until(lambda: node_of(cluster, "plain") == "n")
+        await asyncio.sleep(20)
+        assert not node_of(cluster, "foreign") and not condition(cluster, "foreign")
+        assert not node_of(cluster, "gated")
+        await cluster.client.patch(Pod, "gated", "default", {"spec": {"schedulingGates": None}})
+        await until(lambda: node_of(cluster, "gated") == "n", within=3)
+
+
+async def test_a_claim_that_waits_is_told_the_node_and_waited_for() -> None:
+    """The node is written on the claim; the pod is bound when the claim is."""
+    async with living(PARTS) as cluster:
+        await add_node(cluster, "n")
+        obj: dict[str, Any] = {
+            "metadata": {"name": "later"},
+            "provisioner": "example.com/maker",
+            "volumeBindingMode": "WaitForFirstConsumer",
+        }
+        await create(cluster, "/apis/storage.k8s.io/v1/storageclasses", obj)
+        volumes = [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]
+        await add_pod(cluster, "p", volumes=volumes)
+        await until(lambda: '"c" not found' in refused(cluster, "p"))
+        spec = {
+            "storageClassName": "later",
+            "accessModes": ["ReadWriteOnce"],
+            "resources": {"requests": {"storage": "1Gi"}},
+        }
+        claim = {"metadata": {"name": "c"}, "spec": spec}
+        await create(cluster, PersistentVolumeClaim.resource.path("default"), claim)
+        claims = cluster.crew.cache.store(PersistentVolumeClaim)
+
+        def told() -> bool:
+            found = claims.get(("default", "c"))
+            return found is not None and found.metadata.annotations.get(SELECTED_NODE) == "n"
+
+        await until(told)
+        await asyncio.sleep(5)
+        assert not node_of(cluster, "p")
+        made = {
+            "metadata": {"name": "pv"},
+            "spec": {
+                "capacity": {"storage": "1Gi"},
+                "accessModes": ["ReadWriteOnce"],
+                "csi": {"driver": "example.com", "volumeHandle": "pv"},
+            },
+        }
+        await create(cluster, "/api/v1/persistentvolumes", made)
+        bound = {
+            "metadata": {"annotations": {"pv.kubernetes.io/bind-completed": "yes"}},
+            "spec": {"volumeName": "pv"},
+        }
+        await cluster.client.patch(PersistentVolumeClaim, "c", "default", bound)
+        await until(lambda: node_of(cluster, "p") == "n", within=3)

@@ -75,6 +75,8 @@ class Scheduler:
         self._clock = means.clock
         self.cluster = Cluster(seed=means.rng.getrandbits(32) if seed is None else seed)
         self.pending = Pending()
+        self.attempts = 0
+        """How many decisions were made."""
         self._assumed: dict[Key, str] = {}
         self._wake = asyncio.Event()
         self._room = asyncio.Semaphore(IN_FLIGHT)
@@ -244,6 +246,7 @@ class Scheduler:
         self._wake.clear()
 
     def _decide(self, pod: Pod) -> None:
+        self.attempts += 1
         decision = self.cluster.decide(pod)
         if decision.node:
             self.pending.remove(pod.key)
