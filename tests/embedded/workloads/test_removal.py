@@ -9,7 +9,15 @@ import pytest
 from tests.embedded.workloads.clock import Clock
 from tests.runtime.memory_server import Answered
 
-from zonewise.api.errors import ApiError, Conflict, NotFound, Status, TooManyRequests
+from zonewise.api.errors import (
+    ApiError,
+    Conflict,
+    NotFound,
+    Status,
+    StatusCause,
+    StatusDetails,
+    TooManyRequests,
+)
 from zonewise.api.meta import ObjectMeta
 from zonewise.api.pod import Pod, PodCondition, PodStatus
 from zonewise.embedded.workloads.removal import Mode, Removal
@@ -109,6 +117,15 @@ async def test_a_refusal_ends_the_round_and_begins_a_rest() -> None:
     clock.now += 0.5
     assert (await hands.take("w", pods, 4)).again == 2.0
     assert (await hands.take("other", pods, 4)).again == 1.0
+
+
+async def test_a_refusal_says_why() -> None:
+    """The server's sentence and what it says about the budget."""
+    cause = StatusCause(reason="DisruptionBudget", message="The disruption budget web needs 2.")
+    status = Status(code=429, message="Cannot evict pod.", details=StatusDetails(causes=(cause,)))
+    server = Server(lambda name: TooManyRequests(status))
+    (refusal,) = (await removal(server, Clock()).take("w", [pod("a")], 1)).refused
+    assert refusal.why == "Cannot evict pod. The disruption budget web needs 2."
 
 
 async def test_each_time_another_pod_is_asked_for() -> None:

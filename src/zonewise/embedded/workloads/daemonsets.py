@@ -270,7 +270,7 @@ class _Pass:
             if removal.mode == "delete":
                 self._note("FailedDelete", f"Error deleting: {refusal.error}", warning=True)
             elif not isinstance(refusal.error, Conflict):
-                note = f"Pod {refusal.pod.metadata.name} stays for now: {refusal.error}"
+                note = f"Pod {refusal.pod.metadata.name} stays for now: {refusal.why}"
                 self._note("EvictionRefused", note, warning=True)
         if taken.again is not None:
             self._again.append(taken.again)

@@ -27,7 +27,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Generic, Literal, TypeAlias, TypeVar
 
-from zonewise.api.errors import Conflict, NotFound, ZonewiseError
+from zonewise.api.errors import ApiError, Conflict, NotFound, ZonewiseError
 from zonewise.api.pod import Pod
 from zonewise.embedded.workloads.creation import in_batches
 from zonewise.runtime.client import Client
@@ -46,6 +46,13 @@ class Refusal:
 
     pod: Pod
     error: ZonewiseError
+
+    @property
+    def why(self) -> str:
+        """The server's sentence, and what it says about the budget."""
+        details = self.error.details if isinstance(self.error, ApiError) else None
+        causes = [cause.message for cause in (details and details.causes) or ()]
+        return " ".join((str(self.error), *causes))
 
 
 @dataclass(frozen=True, slots=True)

@@ -151,7 +151,7 @@ class ReplicaSets:
                 note = f"Error deleting: {refusal.error}"
                 self._note(owner, "FailedDelete", note, type="Warning")
             elif not isinstance(refusal.error, Conflict):
-                note = f"Pod stays for now: {refusal.error}"
+                note = f"A pod stays for now: {refusal.why}"
                 self._note(owner, "EvictionRefused", note, type="Warning")
         return taken
 

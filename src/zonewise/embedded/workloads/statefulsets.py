@@ -292,7 +292,7 @@ class _Pass:
                     type="Warning",
                     reason="EvictionRefused",
                     action="Delete",
-                    note=f"Pod {name} stays for now: {refusal.error}",
+                    note=f"Pod {name} stays for now: {refusal.why}",
                 )
         if taken.again is not None:
             self._again.append(taken.again)
