@@ -36,6 +36,17 @@ def default_requests(spec: Object) -> None:
         _default_pod_requests(whole, containers, initial)
 
 
+def needed(spec: Object, which: str) -> Amounts:
+    """The requests or limits of a whole pod: what it says itself, else what its containers say."""
+    total = _effective(which, spec.get("containers") or (), spec.get("initContainers") or ())
+    for name, amount in ((spec.get("resources") or {}).get(which) or {}).items():
+        total[name] = parse(amount)
+    for name, text in (spec.get("overhead") or {}).items():
+        if which == "requests" or name in total:
+            _add(total, {name: parse(text)})
+    return total
+
+
 def _default_huge_pages(
     whole: Object, containers: Iterable[Object], initial: Iterable[Object]
 ) -> None:

@@ -73,6 +73,7 @@ class Cluster:
         self.clients = Clients(self.crew.means("clients"), gates=settings.api.gates)
         for name, make in {**_parts(settings), **(parts or {})}.items():
             self.crew.add(name, make)
+        self.crew.add("resourcequota-controller", lambda _: self.server.quota_status)
         self.crew.add("simulated clients", lambda _: self.clients)
 
     async def run(self) -> None:

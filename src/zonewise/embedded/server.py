@@ -42,12 +42,14 @@ from zonewise.embedded.history import Event
 from zonewise.embedded.housekeeping import Housekeeping
 from zonewise.embedded.http import HttpServer, Limits
 from zonewise.embedded.identity import Identity
+from zonewise.embedded.limitranges import LimitRanges
 from zonewise.embedded.pages import Pages
 from zonewise.embedded.patching import Patcher
 from zonewise.embedded.paths import Target
 from zonewise.embedded.plugins import Plugins
 from zonewise.embedded.printers import printer_of
 from zonewise.embedded.publication import publish
+from zonewise.embedded.quotas import Quotas, QuotaStatus
 from zonewise.embedded.reading import Reader
 from zonewise.embedded.registry import Conversion, Registry, Served
 from zonewise.embedded.reviews import Reviews
@@ -120,7 +122,13 @@ class ApiServer:
             caller=Caller(Services(self._look, self._slices, rng.choice)),
             new_uid=self._uid,
         )
-        admission = Admission(plugins.mutating, plugins.validating, self._webhooks)
+        ranges = LimitRanges(self._every)
+        self._quotas = Quotas(state=self.state, registry=self.registry, clock=clock)
+        admission = Admission(
+            (*plugins.mutating, ranges.give),
+            (*plugins.validating, ranges.check, self._quotas.admit),
+            self._webhooks,
+        )
         self.writer = Writer(
             registry=self.registry,
             state=self.state,
@@ -184,6 +192,9 @@ class ApiServer:
             pages=Pages(registry=self.registry, state=self.state, tokens=tokens, address="").page,
         )
         self._http: HttpServer | None = None
+        self.quota_status = QuotaStatus(
+            self._quotas, registry=self.registry, writer=self.writer, user=SYSTEM
+        )
         self._tasks: list[asyncio.Task[None]] = []
         self._second = (0, "")
         self._listed: dict[str, list[Obj]] = {}
@@ -270,6 +281,7 @@ class ApiServer:
             clock=self._clock,
         ).start()
         self._tasks.append(asyncio.create_task(customs.run(), name="definitions"))
+        self._tasks.append(self._quotas.start())
 
     def connect(self, name: str) -> Client:
         """A client inside this process for a part of the cluster with this name."""
