@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sys
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -182,7 +183,7 @@ async def _serve(
             name=LEASE,
             namespace=elections.lease_namespace(lease_namespace),
             timing=timing,
-            deadman=Deadman(),
+            deadman=Deadman() if sys.platform == "linux" else None,
             on_change=metrics.leading(LEASE),
         )
         client = Client(plain.transport, limiter=Limiter(*rate), fence=election.fence)

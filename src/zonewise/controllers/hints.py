@@ -13,7 +13,9 @@ made from, and no Service is planned again before the store shows what was writt
 
 What wakes a Service up: itself, its pods (collected for ``batch`` seconds), foreign edits of its
 slices (after a second, so that two writers who disagree do not race), and nodes. Nodes have one key
-of their own; its turn makes the shares anew and wakes up the Services that cross a limit.
+of their own; its turn makes the shares anew and wakes up the Services that cross a limit, and those
+with pods on nodes that came or moved. A node that goes wakes up nobody for its pods: whether they
+are gone too is theirs to say, and a Node deleted by mistake must not take endpoints along.
 
 Nothing is in memory only: what is remembered of a Service is derived, or protects for the moment
 until the watch has caught up.
@@ -53,6 +55,7 @@ from zonewise.traffic.slices import (
     Plan,
     View,
     asks,
+    families_of,
     has_endpoints,
     plan,
     rehint,
@@ -67,7 +70,7 @@ NODES: Key = ("", "")
 
 TRIES = 15
 FIRST_RETRY, LAST_RETRY = 1.0, 1000.0
-FOREIGN_PAUSE = 1.0
+FOREIGN_PAUSE, ADOPTED_PAUSE = 1.0, 0.2
 STALE_PAUSE = 0.2
 NODE_PAUSE = 0.1
 
@@ -125,6 +128,8 @@ class HintsController:
         self._herald = Herald(client, recorder, clock)
         self._memories: dict[Key, Memory] = {}
         self._node_hints = True
+        own = self.settings.role is Role.OWN
+        self._foreign_pause = FOREIGN_PAUSE if own else ADOPTED_PAUSE
         self.controller: Controller[Key] = Controller(
             "hints",
             self._reconcile,
@@ -189,7 +194,7 @@ class HintsController:
             return
         for key in {key for piece in (old, new) if piece for key in _slice_service(piece)}:
             if self._echoes.foreign(key, old, new):
-                self.controller.enqueue(key, after=FOREIGN_PAUSE)
+                self.controller.enqueue(key, after=self._foreign_pause)
 
     def _node_changed(self, old: Node | None, new: Node | None) -> None:
         if self.places.note(old, new):
@@ -267,13 +272,20 @@ class HintsController:
         decided = (
             self._planned(service, wish, shares, pods, slices)
             if own
-            else rehint(slices, wish, shares, node_hints=self._node_hints)
+            else rehint(
+                slices,
+                wish,
+                shares,
+                families=families_of(service),
+                node_hints=self._node_hints,
+            )
         )
         self.standings[key] = Standing.of(service, wish, decided, shares, reach)
-        if self._metrics is not None:
-            self._metrics.planned(service, wish, decided)
-        if self.settings.role is not Role.OBSERVE and decided.writes:
-            await self._write(key, decided)
+        if self.settings.role is not Role.OBSERVE:
+            if self._metrics is not None:
+                self._metrics.planned(service, wish, decided)
+            if decided.writes:
+                await self._write(key, decided)
         if decided.families:
             await self._herald.tell(service, decided.families, asks=asks(wish))
         if decided.lost:
@@ -323,7 +335,7 @@ class HintsController:
                 await self._delete(key, piece)
         finally:
             if self._echoes.end(key):
-                self.controller.enqueue(key, after=FOREIGN_PAUSE)
+                self.controller.enqueue(key, after=self._foreign_pause)
 
     async def _create(self, key: Key, piece: EndpointSlice) -> None:
         try:

@@ -54,7 +54,7 @@ class Places:
         return changed or (bool(self._reached) and _other_guests(old, new))
 
     def settle(self) -> set[str]:
-        """Make the shares anew; gives the nodes that came, went or moved since the last time."""
+        """Make the shares anew; gives the nodes that came or moved since the last time."""
         self._shares = self._made(self._placed.values())
         self._reached = {reach: self._within(reach) for reach in self._reached}
         moved, self._moved = self._moved, set()
@@ -83,11 +83,9 @@ class Places:
         return shares_from(places, missing_cpu=self._missing_cpu, missing_zone=self._missing_zone)
 
     def _forget(self, name: str) -> bool:
-        self._placed.pop(name, None)
-        if self.zones.pop(name, None) is None:
-            return False
-        self._moved.add(name)
-        return True
+        self._moved.discard(name)
+        self.zones.pop(name, None)
+        return self._placed.pop(name, None) is not None
 
 
 def _other_guests(old: Node | None, new: Node) -> bool:

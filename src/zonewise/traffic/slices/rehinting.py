@@ -24,6 +24,7 @@ from zonewise.topology import Shares
 from zonewise.traffic.hints import Decision, Previous, Snapshot, decide
 from zonewise.traffic.modes import Mode, Wish
 from zonewise.traffic.slices import identity
+from zonewise.traffic.slices.identity import IPV4, IPV6
 from zonewise.traffic.slices.planning import Family, Plan
 from zonewise.traffic.targets import NO_HINT, Hint, Target, as_obeyed, as_written
 
@@ -43,6 +44,7 @@ def rehint(
     shares: Shares,
     *,
     before: Iterable[EndpointSlice] | None = None,
+    families: Iterable[str] = (IPV4, IPV6),
     node_hints: bool = True,
 ) -> Plan:
     """The slices whose hints change; ``before`` are the slices whose hints count as being there."""
@@ -50,8 +52,9 @@ def rehint(
     earlier = known if before is None else sorted(before, key=_name)
     ours = [piece for piece in known if identity.is_managed(piece)]
     update: list[EndpointSlice] = []
-    families: dict[str, Family] = {}
-    for kind in sorted({piece.address_type for piece in known}):
+    decided: dict[str, Family] = {}
+    present = {piece.address_type for piece in known}
+    for kind in filter(present.__contains__, families):
         mine = [piece for piece in ours if piece.address_type == kind]
         names = _Names()
         targets = [(piece, [names.target(one) for one in piece.endpoints or ()]) for piece in mine]
@@ -70,13 +73,13 @@ def rehint(
         )
         flat = tuple(target for _, some in targets for target in some)
         decision = decide(Snapshot(wish, shares, flat, strangers), previous)
-        families[kind] = _family(decision, flat, len(mine))
+        decided[kind] = _family(decision, flat, len(mine))
         if asks(wish):
             for piece, some in targets:
                 changed = _hinted(piece, some, decision, node_hints=node_hints)
                 if changed is not piece:
                     update.append(changed)
-    return Plan(update=tuple(update), families=families)
+    return Plan(update=tuple(update), families=decided)
 
 
 def rehint_one(
