@@ -15,22 +15,19 @@ second, two, four, up to ``LONGEST_PAUSE``, per node and generation.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
-from zonewise.api import selector as labelselector
 from zonewise.api.apps import DaemonSetStatus
 from zonewise.api.core import Node
 from zonewise.api.errors import Conflict, NotFound, ZonewiseError
 from zonewise.api.meta import Key
 from zonewise.api.pod import Pod
-from zonewise.api.policy import PodDisruptionBudget
 from zonewise.embedded.crew import Means
 from zonewise.embedded.workloads import daemonsets_plan as plan
 from zonewise.embedded.workloads import revisions
-from zonewise.embedded.workloads.availability import next_available
-from zonewise.embedded.workloads.cadence import Cadence
-from zonewise.embedded.workloads.claims import claimed, indexed
 from zonewise.embedded.workloads.creation import Draft, draft, in_batches
 from zonewise.embedded.workloads.daemonsets_place import Place, node_of, place_of
 from zonewise.embedded.workloads.daemonsets_plan import (
@@ -40,13 +37,11 @@ from zonewise.embedded.workloads.daemonsets_plan import (
     Rule,
     Spot,
 )
-from zonewise.embedded.workloads.expectations import GLANCE, Expectations
+from zonewise.embedded.workloads.keeper import Keeper, Pass
 from zonewise.embedded.workloads.ordinals import REVISION_LABEL
-from zonewise.embedded.workloads.removal import Mode, Removal
+from zonewise.embedded.workloads.removal import Mode
 from zonewise.embedded.workloads.revisions import HISTORY
 from zonewise.embedded.workloads.views import ControllerRevision, DaemonSet
-from zonewise.embedded.workloads.wakening import gives, matters, members, refused
-from zonewise.runtime.controller import Controller, own_key
 
 BURST = 250
 WORKERS = 4
@@ -98,35 +93,30 @@ class Pauses:
         self._pauses.pop(key, None)
 
 
-class DaemonSets:
+class DaemonSets(Keeper[DaemonSet]):
     """Keeps a pod of each DaemonSet on every node it means."""
 
     def __init__(self, means: Means, *, removal: Mode = "evict") -> None:
-        self.client = means.client
-        self.recorder = means.recorder
-        self.clock = means.clock
-        self.removal: Removal[Key] = Removal(means.client, mode=removal, clock=means.clock)
-        self.cadence: Cadence[Key] = Cadence(means.clock)
+        super().__init__(means, DaemonSet, removal=removal, workers=WORKERS)
         self.pauses = Pauses(means.clock)
-        self._controller: Controller[Key] = Controller(
-            "daemonsets", self._reconcile, cache=means.cache, workers=WORKERS, rng=means.rng
-        )
-        watches = self._controller.watches
-        self.sets = watches(DaemonSet, own_key)
-        woken = members(self.sets, DaemonSet.resource.kind)
-        self.pods = indexed(
-            watches(Pod, woken, when=matters, indexes={_BY_SET_AND_NODE: _by_set_and_node})
-        )
-        self.expected: Expectations[Key, Pod] = Expectations(self.pods, means.clock)
-        self.revisions = indexed(watches(ControllerRevision, woken))
-        self.nodes = watches(Node, lambda _: ())
+        self.pods.add_index(_BY_SET_AND_NODE, _by_set_and_node)
+        self.nodes = self.controller.watches(Node, lambda _: ())
         self.nodes.on_change(self._node_changed)
-        if removal == "evict":
-            watches(PodDisruptionBudget, refused(self.removal), when=gives)
 
-    async def run(self) -> None:
-        """Work until cancelled."""
-        await self._controller.run()
+    def size(self, group: DaemonSet) -> int:
+        """A pass looks at every node."""
+        return len(self.nodes)
+
+    def forget(self, key: Key) -> None:
+        """A set is gone."""
+        super().forget(key)
+        self.pauses.forget(key)
+
+    async def keep(self, group: DaemonSet) -> float | None:
+        """One pass over a set; one that is being deleted is left to the garbage collector."""
+        if group.metadata.deletion_timestamp is not None:
+            return None
+        return await _Pass(self, group).run()
 
     def _node_changed(self, old: Node | None, new: Node | None) -> None:
         if new is None or (old is not None and _shape(old) == _shape(new)):
@@ -137,45 +127,21 @@ class DaemonSets:
             missing = fit.run and not here
             misplaced = here and (not fit.stay or group.status.number_misscheduled > 0)
             if missing or misplaced:
-                self._controller.enqueue(group.key)
-
-    async def _reconcile(self, key: Key) -> float | None:
-        group = self.sets.get(key)
-        if group is None:
-            for memory in (self.expected, self.cadence, self.removal, self.pauses):
-                memory.forget(key)
-            return None
-        if group.metadata.deletion_timestamp is not None:
-            return None
-        if not self.expected.settled(key):
-            return GLANCE
-        if (wait := self.cadence.wait(key)) > 0:
-            return wait
-        try:
-            return await _Pass(self, group).run()
-        finally:
-            self.cadence.passed(key, len(self.nodes))
+                self.controller.enqueue(group.key)
 
 
-class _Pass:
-    """One pass over one set."""
-
+class _Pass(Pass[DaemonSet]):
     def __init__(self, home: DaemonSets, group: DaemonSet) -> None:
-        self._home = home
-        self._client = home.client
-        self._group = group
-        self._now = home.clock()
-        self._errors: list[ZonewiseError] = []
-        self._again: list[float] = []
+        super().__init__(home, group)
+        self._nodes = home.nodes
+        self._pauses = home.pauses
 
     async def run(self) -> float | None:
-        group, home = self._group, self._home
-        selector = labelselector.from_object(group.spec.selector)
-        pods = await claimed(self._client, group, selector, home.pods)
-        found = await claimed(self._client, group, selector, home.revisions)
-        history = revisions.ordered(found)
+        group = self.group
+        pods = await self.own_pods()
+        history = await self.own_history()
         current, collisions = await revisions.present(
-            self._client,
+            self.client,
             group,
             group.spec.template,
             history,
@@ -186,18 +152,23 @@ class _Pass:
         rule = rule_of(group, _hash(current))
         spots, stray = self._spots(place, pods)
         generation = group.status.observed_generation
-        resting = home.pauses.left(group.key, generation)
-        decision = plan.decide(rule, spots, now=self._now, stray=stray, resting=resting)
-        self._again += [resting[node] for node in decision.held]
+        resting = self._pauses.left(group.key, generation)
+        decision = plan.decide(rule, spots, now=self.now, stray=stray, resting=resting)
+        self.again += [resting[node] for node in decision.held]
         await self._create(decision.births[:BURST], place, rule)
         await self._delete(decision, generation)
-        await self._replace(decision)
-        await self._write_status(plan.count(rule, spots, now=self._now), collisions)
+        await self.take_down(decision.outdated, decision.allowed)
+        await self._write_status(plan.count(rule, spots, now=self.now), collisions)
         await self._forget([one for one in history if one.key != current.key], pods)
-        if self._errors:
-            raise self._errors[0]
-        soon = next_available(pods, rule.min_ready, self._now)
-        return min((*self._again, *(() if soon is None else (soon,))), default=None)
+        return self.ended(pods)
+
+    def gone(self, pod: Pod) -> None:
+        """Tell that a pod was taken down."""
+        self._tell("SuccessfulDelete", f"Deleted pod: {pod.metadata.name}")
+
+    def stuck(self, pod: Pod, error: ZonewiseError) -> None:
+        """Tell that a pod could not be deleted."""
+        self._tell("FailedDelete", f"Error deleting: {error}", type="Warning")
 
     def _spots(self, place: Place, pods: tuple[Pod, ...]) -> tuple[list[Spot], list[Pod]]:
         """Every node with its pods, and the pods of nodes that are no more."""
@@ -208,75 +179,60 @@ class _Pass:
                 on.setdefault(node_of(pod), []).append(pod)
         spots = [
             Spot(name, place.fit(node), tuple(on.pop(name, ())))
-            for node in self._home.nodes
+            for node in self._nodes
             for name in (node.metadata.name,)
         ]
         on.pop("", None)
         return spots, [pod for left in on.values() for pod in left]
 
     async def _create(self, nodes: list[str], place: Place, rule: Rule) -> None:
-        group = self._group
+        group = self.group
         labels = {REVISION_LABEL: rule.revision}
         if rule.generation:
             labels[GENERATION_LABEL] = rule.generation
 
         async def create(node: str) -> Draft:
             made = draft(group.spec.template, group, labels=labels, spec=place.spec_for(node))
-            return await self._client.create(made)
+            return await self.client.create(made)
 
         for result in await in_batches(nodes, create):
             if isinstance(result, Draft):
-                self._home.expected.wrote(group.key, result)
-                self._note("SuccessfulCreate", f"Created pod: {result.metadata.name}")
+                self.wrote(result)
+                self._tell("SuccessfulCreate", f"Created pod: {result.metadata.name}")
             elif isinstance(result, ZonewiseError):
-                self._errors.append(result)
-                self._note("FailedCreate", f"Error creating: {result}", warning=True)
+                self.errors.append(result)
+                self._tell("FailedCreate", f"Error creating: {result}", type="Warning")
             else:
                 raise result
 
     async def _delete(self, decision: Decision, generation: int) -> None:
         """Take away what is no use, whatever budgets say."""
-        for departure in decision.departures[:BURST]:
-            pod, node = departure.pod, departure.node
-            meta = pod.metadata
-            where = f"{meta.namespace}/{meta.name} on node {node}"
-            if departure.cause == "failed":
-                self._home.pauses.failed(self._group.key, generation, node)
+        going = decision.departures[:BURST]
+        for one in going:
+            where = f"{'/'.join(one.pod.key)} on node {one.node}"
+            if one.cause == "failed":
+                self._pauses.failed(self.group.key, generation, one.node)
                 note = f"Found failed daemon pod {where}, will try to kill it"
-                self._note("FailedDaemonPod", note, warning=True)
-            elif departure.cause == "succeeded":
+                self._tell("FailedDaemonPod", note, type="Warning")
+            elif one.cause == "succeeded":
                 note = f"Found succeeded daemon pod {where}, will try to delete it"
-                self._note("SucceededDaemonPod", note)
-            try:
-                await self._client.delete(Pod, meta.name, meta.namespace, uid=meta.uid)
-            except (NotFound, Conflict):
-                continue
-            except ZonewiseError as error:
-                self._errors.append(error)
-                self._note("FailedDelete", f"Error deleting: {error}", warning=True)
-            else:
-                self._gone(pod)
+                self._tell("SucceededDaemonPod", note)
+        await asyncio.gather(*(self._delete_one(one.pod) for one in going))
 
-    async def _replace(self, decision: Decision) -> None:
-        """Take down what is outdated."""
-        removal = self._home.removal
-        if not decision.allowed:
-            removal.forget(self._group.key)
+    async def _delete_one(self, pod: Pod) -> None:
+        meta = pod.metadata
+        try:
+            await self.client.delete(Pod, meta.name, meta.namespace, uid=meta.uid)
+        except (NotFound, Conflict):
             return
-        taken = await removal.take(self._group.key, decision.outdated, decision.allowed)
-        for pod in taken.granted:
-            self._gone(pod)
-        for refusal in taken.refused:
-            if removal.mode == "delete":
-                self._note("FailedDelete", f"Error deleting: {refusal.error}", warning=True)
-            elif not isinstance(refusal.error, Conflict):
-                note = f"Pod {refusal.pod.metadata.name} stays for now: {refusal.why}"
-                self._note("EvictionRefused", note, warning=True)
-        if taken.again is not None:
-            self._again.append(taken.again)
+        except ZonewiseError as error:
+            self.errors.append(error)
+            self.stuck(pod, error)
+        else:
+            self.removed(pod)
 
     async def _write_status(self, counts: Counts, collisions: int | None) -> None:
-        group = self._group
+        group = self.group
         status = DaemonSetStatus(
             observed_generation=group.metadata.generation,
             current_number_scheduled=counts.current,
@@ -293,30 +249,22 @@ class _Pass:
             return
         body = {"metadata": {"uid": group.metadata.uid}, "status": _sparse(status)}
         namespace, name = group.key
-        await self._client.patch(DaemonSet, name, namespace, body, subresource="status")
+        await self.client.patch(DaemonSet, name, namespace, body, subresource="status")
 
     async def _forget(self, old: list[ControllerRevision], pods: tuple[Pod, ...]) -> None:
-        limit = self._group.spec.revision_history_limit
+        limit = self.group.spec.revision_history_limit
         keep = HISTORY if limit is None else limit
         if len(old) <= keep:
             return
         live = {pod.metadata.labels.get(REVISION_LABEL, "") for pod in pods}
         in_use = sum(_hash(one) in live for one in old)
         unused = revisions.surplus(old, lambda one: _hash(one) in live, keep=max(keep - in_use, 0))
-        await revisions.forget(self._client, unused)
+        await revisions.forget(self.client, unused)
 
-    def _gone(self, pod: Pod) -> None:
-        self._home.expected.removed(self._group.key, pod)
-        self._note("SuccessfulDelete", f"Deleted pod: {pod.metadata.name}")
-
-    def _note(self, reason: str, note: str, *, warning: bool = False) -> None:
-        self._home.recorder.event(
-            self._group,
-            type="Warning" if warning else "Normal",
-            reason=reason,
-            action="Scale",
-            note=note,
-        )
+    def _tell(
+        self, reason: str, note: str, *, type: Literal["Normal", "Warning"] = "Normal"
+    ) -> None:
+        self.note(reason, "Scale", note, type=type)
 
 
 def rule_of(group: DaemonSet, revision: str) -> Rule:
