@@ -77,7 +77,7 @@ class Controller(Generic[K]):
         rng: random.Random | None = None,
     ) -> None:
         self.name = name
-        self.queue: Queue[K] = queue or Queue()
+        self.queue: Queue[K] = Queue() if queue is None else queue
         self.stats = ControllerStats(name)
         self._reconcile = reconcile
         self._cache = cache
