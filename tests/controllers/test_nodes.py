@@ -154,3 +154,20 @@ async def test_ten_thousand_services_are_judged_quickly() -> None:
     spent = time.process_time() - begun
     assert sorted(found) == [("n", "could"), ("n", "over")]
     assert spent < 1.0, "ten times the budget of the benchmark"
+
+
+async def test_a_node_deleted_by_mistake_takes_no_endpoints() -> None:
+    """While its pods are there and nothing else happens, slices stay as they are."""
+    async with living({"hints": hints()}) as cluster:
+        shop = Shop(cluster)
+        await shop.zones(a=1)
+        await shop.service("web", annotations={})
+        await shop.pods(a0=2)
+        await until(lambda: len(shop.endpoints("web")) == 2)
+        versions = shop.versions()
+        await shop.client.delete(Node, "a0")
+        await asyncio.sleep(30)
+        assert shop.versions() == versions
+        await shop.node("a0", "a")
+        await asyncio.sleep(30)
+        assert shop.versions() == versions
