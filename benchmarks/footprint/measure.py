@@ -147,7 +147,7 @@ def _container(name: str, port: int) -> dict[str, Any]:
     return {
         "name": name,
         "image": f"example.com/shop/{name}:1.42.0",
-        "ports": [{"name": "http", "containerPort": port}],
+        "ports": [{"name": name, "containerPort": port}],
         "resources": {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory": "1Gi"}},
     }
 
