@@ -87,6 +87,7 @@ def _deployment(wanted: Wanted) -> Obj:
                 [f"--metrics-listen=:{CONTROLLER_METRICS}"],
                 {"metrics": CONTROLLER_METRICS},
                 health="metrics",
+                memory="256Mi",
             ),
             _container(
                 wanted,
@@ -94,6 +95,7 @@ def _deployment(wanted: Wanted) -> Obj:
                 [f"--listen=:{WEBHOOK_PORT}", f"--metrics-listen=:{WEBHOOK_METRICS}"],
                 {"webhook": WEBHOOK_PORT, "webhook-metrics": WEBHOOK_METRICS},
                 health="webhook-metrics",
+                memory="128Mi",
             ),
         ],
     }
@@ -120,7 +122,13 @@ def _apart(key: str) -> Obj:
 
 
 def _container(
-    wanted: Wanted, command: str, flags: list[str], ports: dict[str, int], *, health: str
+    wanted: Wanted,
+    command: str,
+    flags: list[str],
+    ports: dict[str, int],
+    *,
+    health: str,
+    memory: str,
 ) -> Obj:
     probe = {"port": health}
     return {
@@ -135,7 +143,7 @@ def _container(
             "failureThreshold": 6,
         },
         "readinessProbe": {"httpGet": {"path": "/readyz", **probe}, "periodSeconds": 2},
-        "resources": {"requests": {"cpu": "50m", "memory": "128Mi"}},
+        "resources": {"requests": {"cpu": "50m", "memory": memory}},
         "securityContext": {
             "allowPrivilegeEscalation": False,
             "readOnlyRootFilesystem": True,
