@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -125,6 +126,18 @@ def test_a_promise_ends_with_the_pod() -> None:
     count = Count.of(budget(most=1, promised=promised), given_pods, 3, now=NOW)
     assert count.disrupted == {}
     assert count.recheck is None
+
+
+def test_a_promise_is_about_one_pod_and_not_its_successor() -> None:
+    """A pod made after a promise to its namesake is healthy; one made at that moment is not."""
+    promise = budget(least=1, promised={"p0": text(NOW - 5)})
+    meta = ObjectMeta(name="p0", creation_timestamp=text(NOW - 4))
+    successor = msgspec.structs.replace(pod("p0"), metadata=meta)
+    count = Count.of(promise, [successor, pod("p1")], 0, now=NOW)
+    assert (count.healthy, count.disrupted, count.overdue) == (2, {}, ())
+    same = ObjectMeta(name="p0", creation_timestamp=text(NOW - 5))
+    count = Count.of(promise, [msgspec.structs.replace(successor, metadata=same)], 0, now=NOW)
+    assert count.healthy == 0
 
 
 def test_only_integers_of_present_pods_need_no_scale() -> None:

@@ -61,28 +61,36 @@ async def up(folder: Path) -> AsyncIterator[tuple[Client, asyncio.subprocess.Pro
 
 async def settled(client: Client) -> dict[str, list[Pod]]:
     """Wait until every workload is whole and rolled out; its pods by workload."""
-    async with asyncio.timeout(PATIENCE):
-        while True:
-            sets = [*await client.list(Deployment, "shop"), *await client.list(StatefulSet, "shop")]
-            fine = len(sets) == 5 and all(
-                one.status.observed_generation >= one.metadata.generation
-                and one.spec.replicas == one.status.replicas
-                and one.spec.replicas == one.status.ready_replicas == one.status.updated_replicas
-                for one in sets
-            )
-            for one in await client.list(DaemonSet, "shop"):
-                status = one.status
-                fine = (
-                    fine
-                    and status.observed_generation >= one.metadata.generation
-                    and status.updated_number_scheduled == status.number_ready == WANTED["cache"]
-                )
-            pods: dict[str, list[Pod]] = {}
-            for pod in await client.list(Pod, "shop"):
-                pods.setdefault(pod.metadata.labels["app"], []).append(pod)
-            if fine and {app: len(found) for app, found in pods.items()} == WANTED:
-                return pods
-            await asyncio.sleep(0.1)
+    deadline = asyncio.get_running_loop().time() + PATIENCE
+    while True:
+        pods: dict[str, list[Pod]] = {}
+        for pod in await client.list(Pod, "shop"):
+            pods.setdefault(pod.metadata.labels["app"], []).append(pod)
+        counts = {app: len(pods.get(app, ())) for app in WANTED}
+        behind = [name async for name in unfinished(client)]
+        if counts == WANTED and not behind:
+            return pods
+        if asyncio.get_running_loop().time() > deadline:
+            pytest.fail(f"{counts}, {behind}")
+        await asyncio.sleep(0.1)
+
+
+async def unfinished(client: Client) -> AsyncIterator[str]:
+    """The workloads that are not rolled out."""
+    for one in (*await client.list(Deployment, "shop"), *await client.list(StatefulSet, "shop")):
+        status, wanted = one.status, one.spec.replicas
+        seen = status.observed_generation >= one.metadata.generation
+        if not seen or not (
+            wanted == status.replicas == status.ready_replicas == status.updated_replicas
+        ):
+            yield f"{one.metadata.name}: {status}"
+    for each in await client.list(DaemonSet, "shop"):
+        state = each.status
+        seen = state.observed_generation >= each.metadata.generation
+        if not seen or not (
+            state.updated_number_scheduled == state.number_ready == WANTED["cache"]
+        ):
+            yield f"{each.metadata.name}: {state}"
 
 
 async def events(client: Client, number: int) -> None:

@@ -9,7 +9,8 @@ is counted from its end. Percentages round up on both sides.
 Healthy is a pod that is Ready, not leaving, and not promised to an eviction. A promise
 (``disruptedPods``, by name) is written by whoever evicts, before the pod goes; it ends with the
 pod's deletion or, if nothing happened, after two minutes. Otherwise one eviction that got lost
-would hold the budget for ever.
+would hold the budget for ever. A pod that is younger than the promise is another one of the same
+name, as StatefulSets make them: whoever missed the deletion in between must not wait for it.
 
 What cannot be counted allows nothing: the status keeps its last numbers and says ``SyncFailed``.
 """
@@ -72,7 +73,7 @@ class Count:
             name = pod.metadata.name
             if pod.metadata.deletion_timestamp is not None:
                 continue
-            if name in promised:
+            if name in promised and not _younger(pod, promised[name]):
                 due = times.parse(promised[name]).timestamp() + DELETION_SECONDS - now
                 if due >= 0:
                     disrupted[name] = promised[name]
@@ -88,6 +89,11 @@ class Count:
             overdue=tuple(overdue),
             recheck=min(left, default=None),
         )
+
+
+def _younger(pod: Pod, promised: str) -> bool:
+    made = pod.metadata.creation_timestamp
+    return made is not None and times.parse(made) > times.parse(promised)
 
 
 def counted_by_scale(spec: PodDisruptionBudgetSpec) -> bool:
