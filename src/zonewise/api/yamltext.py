@@ -14,6 +14,7 @@ import base64
 import binascii
 import math
 import re
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import yaml
@@ -23,15 +24,21 @@ from zonewise.api.jsontext import DEPTH_LIMIT, plain
 
 ALIAS_LIMIT = 100_000
 
-_NULL = frozenset({"", "~", "null", "Null", "NULL"})
-_TRUE = frozenset({"y", "Y", "yes", "Yes", "YES", "true", "True", "TRUE", "on", "On", "ON"})
-_FALSE = frozenset({"n", "N", "no", "No", "NO", "false", "False", "FALSE", "off", "Off", "OFF"})
+_NULL = ("", "~", "null", "Null", "NULL")
+_TRUE = ("y", "Y", "yes", "Yes", "YES", "true", "True", "TRUE", "on", "On", "ON")
+_FALSE = ("n", "N", "no", "No", "NO", "false", "False", "FALSE", "off", "Off", "OFF")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", re.ASCII)
 _INTEGER = re.compile(
     r"[-+]?(0[xX][0-9a-fA-F]+|0[bB][01]+|0[oO][0-7]+|0[0-7]*|[1-9][0-9]*)", re.ASCII
 )
 _STANDARD = "tag:yaml.org,2002:"
 _MERGE = object()
+_WORDS: dict[str, Any] = {
+    **dict.fromkeys(_NULL),
+    **dict.fromkeys(_TRUE, True),
+    **dict.fromkeys(_FALSE, False),
+    "<<": _MERGE,
+}
 _KINDS: dict[str, tuple[type, ...]] = {
     "int": (int,),
     "float": (int, float),
@@ -72,7 +79,8 @@ def _line(error: yaml.MarkedYAMLError) -> str:
 
 class _Builder:
     def __init__(self, raw: bytes) -> None:
-        self._events = yaml.parse(raw, Loader=yaml.CSafeLoader)
+        # Without yaml.parse around it no Python runs between two events.
+        self._events: Iterator[Any] = iter(yaml.CSafeLoader(raw).get_event, None)
         self._anchors: dict[str, tuple[Any, int]] = {}
         self._problems: list[str] = []
         self._count = 0
@@ -88,7 +96,8 @@ class _Builder:
         return Read(None if value is _MERGE else value, tuple(self._problems))
 
     def _value(self, event: Any, depth: int) -> Any:
-        if isinstance(event, yaml.AliasEvent):
+        kind = type(event)
+        if kind is yaml.AliasEvent:
             if event.anchor not in self._anchors:
                 raise NotYAML(f"yaml: unknown anchor '{event.anchor}' referenced")
             value, size = self._anchors[event.anchor]
@@ -101,9 +110,9 @@ class _Builder:
             raise NotYAML("yaml: exceeded max depth")
         before = self._count
         self._count += 1
-        if isinstance(event, yaml.ScalarEvent):
+        if kind is yaml.ScalarEvent:
             value = _scalar(event)
-        elif isinstance(event, yaml.SequenceStartEvent):
+        elif kind is yaml.SequenceStartEvent:
             value = self._sequence(depth)
         else:
             value = self._mapping(depth)
@@ -171,14 +180,8 @@ def _scalar(event: Any) -> Any:
 
 def _word(text: str) -> Any:
     """What a word without quotes is."""
-    if text in _NULL:
-        return None
-    if text in _TRUE:
-        return True
-    if text in _FALSE:
-        return False
-    if text == "<<":
-        return _MERGE
+    if text in _WORDS:
+        return _WORDS[text]
     if text[0] in "+-.0123456789":
         return _number(text)
     return text
