@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -297,12 +298,76 @@ async def cron(scene: Scene) -> list[Any]:
     ]
 
 
+async def orphans(scene: Scene) -> list[Any]:
+    """Sets that are made again take over what was left; what no longer matches is let go."""
+    seen: list[Any] = []
+    await scene.kubectl("apply", "-f", "-", stdin=STATEFUL)
+    await scene.kubectl("apply", "-f", "-", stdin=DAEMON)
+    await scene.kubectl("rollout", "status", "sts/web")
+    await scene.kubectl("rollout", "status", "ds/agent")
+    kinds = ("pods", "controllerrevisions")
+    before = {one["metadata"]["uid"] for kind in kinds for one in await scene.items(kind)}
+
+    def owned(found: list[Obj]) -> bool:
+        return all(one["metadata"].get("ownerReferences") for one in found)
+
+    for name, manifest in (("sts/web", STATEFUL), ("ds/agent", DAEMON)):
+        await scene.kubectl("delete", name, "--cascade=orphan")
+        await scene.kubectl("apply", "-f", "-", stdin=manifest)
+        await scene.kubectl("rollout", "status", name)
+    after = [one for kind in kinds for one in await scene.until(kind, owned)]
+    seen.append(before == {one["metadata"]["uid"] for one in after})
+    seen += [told_plainly(one["metadata"]["ownerReferences"]) for one in after]
+    agent = next(
+        one["metadata"]["name"]
+        for one in await scene.items("pods")
+        if one["metadata"]["name"].startswith("agent")
+    )
+    for name in ("web-1", agent):
+        await scene.kubectl("label", "pod", name, "app=other", "--overwrite")
+
+    def released(found: list[Obj]) -> bool:
+        return not any(
+            one["metadata"].get("ownerReferences")
+            for one in found
+            if one["metadata"]["labels"]["app"] == "other"
+        )
+
+    await scene.until("pods", lambda found: released(found) and len(found) == 7)
+    await scene.kubectl("delete", "pod", "web-1")
+    await scene.kubectl("rollout", "status", "sts/web")
+    pods = await scene.until("pods", lambda found: released(found) and len(found) == 7)
+    seen.append(sorted(one["metadata"]["labels"]["app"] for one in pods))
+    return seen
+
+
+async def refused(scene: Scene) -> list[Any]:
+    """Pods that are refused leave events and statuses that tell why."""
+    account = "containers:", "serviceAccountName: missing\n      containers:"
+    seen: list[Any] = []
+
+    def about(kind: str, events: list[Obj]) -> bool:
+        return any(one["involvedObject"]["kind"] == kind for one in events)
+
+    for kind, manifest in (("StatefulSet", STATEFUL), ("DaemonSet", DAEMON)):
+        await scene.kubectl("apply", "-f", "-", stdin=manifest.replace(*account))
+        await scene.until("events", partial(about, kind))
+        seen.append(await scene.told(kind))
+        found = await scene.until(
+            f"{kind.lower()}s", lambda found: "observedGeneration" in found[0]["status"]
+        )
+        seen.append(status(found[0]))
+    return seen
+
+
 SCRIPTS: dict[str, Callable[[Scene], Awaitable[list[Any]]]] = {
     "stateful": stateful,
     "daemon": daemon,
     "claims": claims,
     "failing": failing,
     "cron": cron,
+    "orphans": orphans,
+    "refused": refused,
 }
 
 

@@ -332,10 +332,6 @@ CREATES: list[Case] = [
         {"type": "Foo"},
         {"type": "OnDelete", "rollingUpdate": {"partition": 1}},
         {"type": "RollingUpdate", "rollingUpdate": {"partition": -1}},
-        {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0}},
-        {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 2}},
-        {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "150%"}},
-        {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "x"}},
     ),
     *each(
         "statefulset",

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
-from tests.embedded.living import until
+from tests.embedded.living import living, until
 from tests.embedded.workloads.company import Company, company
 
+from zonewise.api.errors import Invalid
 from zonewise.api.pod import Pod
 from zonewise.api.policy import PodDisruptionBudget
+from zonewise.embedded.workloads.removal import ready
 from zonewise.embedded.workloads.views import StatefulSet
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
@@ -180,3 +183,59 @@ async def test_a_budget_holds_back_an_update_until_it_gives() -> None:
         await here.patch(PodDisruptionBudget, "web", {"spec": {"minAvailable": 1}})
         await until(lambda: settled(here, 2))
         assert set(here.images().values()) == {"app:2"}
+
+
+async def test_several_pods_are_updated_together() -> None:
+    """With maxUnavailable 2 two pods are down at a time, and never more."""
+    rolling = {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 2}}
+    async with company("n1") as here:
+        body = manifest(replicas=5, podManagementPolicy="Parallel", updateStrategy=rolling)
+        await here.post(StatefulSet, body)
+        await until(lambda: settled(here, 5))
+        down: list[int] = []
+
+        def watch(_: Pod | None, __: Pod | None) -> None:
+            leaving = [pod for pod in here.pods if pod.metadata.deletion_timestamp]
+            up = [pod for pod in here.pods if ready(pod) and pod not in leaving]
+            down.append(5 - len(up))
+
+        end = here.pods.on_change(watch)
+        change = {"spec": {"template": manifest(image="app:2")["spec"]["template"]}}
+        await here.patch(StatefulSet, "web", change)
+        await until(lambda: settled(here, 5))
+        end()
+        assert set(here.images().values()) == {"app:2"}
+        assert max(down) == 2
+
+
+async def test_a_set_made_again_takes_over_its_pods() -> None:
+    """Pods and revisions that were orphaned are adopted, not replaced."""
+    async with company("n1") as here:
+        await here.post(StatefulSet, manifest())
+        await until(lambda: settled(here, 3))
+        before = {pod.metadata.uid for pod in here.pods}
+        await here.client.delete(StatefulSet, "web", "default", propagation="Orphan")
+        await until(lambda: all(pod.metadata.controller is None for pod in here.pods))
+        await here.post(StatefulSet, manifest())
+        await until(lambda: settled(here, 3))
+        assert {pod.metadata.uid for pod in here.pods} == before
+        assert here.numbers() == [1]
+
+
+async def test_a_foreground_deletion_ends() -> None:
+    """A set that waits for its pods to go makes nothing anew."""
+    async with company("n1") as here:
+        await here.post(StatefulSet, manifest())
+        await until(lambda: settled(here, 3))
+        await here.client.delete(StatefulSet, "web", "default", propagation="Foreground")
+        await until(lambda: not len(here.sets) and not len(here.pods) and not len(here.history))
+
+
+@pytest.mark.parametrize("most", [0, "150%", "x", -1])
+async def test_a_bad_max_unavailable_is_refused(most: int | str) -> None:
+    """The server keeps the field, so it also checks it."""
+    rolling = {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": most}}
+    async with living({}) as cluster:
+        body = msgspec.json.encode(manifest(updateStrategy=rolling))
+        with pytest.raises(Invalid, match="maxUnavailable"):
+            await cluster.client.raw("POST", StatefulSet.resource.path("default"), body=body)

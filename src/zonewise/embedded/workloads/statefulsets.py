@@ -48,8 +48,8 @@ class StatefulSets(Keeper[StatefulSet]):
         self.claims = self.controller.watches(PersistentVolumeClaim, lambda _: ())
 
     def size(self, group: StatefulSet) -> int:
-        """A pass looks at every pod."""
-        return group.spec.replicas
+        """A pass looks at every pod; who goes step by step waits for each step anyway."""
+        return group.spec.replicas if group.spec.pod_management_policy == "Parallel" else 0
 
     async def keep(self, group: StatefulSet) -> float | None:
         """One pass over a set."""
