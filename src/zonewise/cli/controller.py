@@ -24,6 +24,7 @@ from zonewise.cli.options import Options, parse_duration
 
 if TYPE_CHECKING:
     from zonewise.controllers import HintsSettings
+    from zonewise.runtime.cache import Cache
     from zonewise.runtime.election import Election, LeaseTiming
     from zonewise.runtime.process import Process
 
@@ -213,6 +214,7 @@ async def _serve(
         health.add_ready("program", process.problem)
         async with Monitor(metrics, health, listen=metrics_listen):
             process.spawn(cache.run(), name="cache")
+            process.spawn(_settle(cache), name="stores", endless=False)
             process.ready = True
 
             async def lead() -> None:
@@ -225,6 +227,14 @@ async def _serve(
 
             work = asyncio.create_task(election.run(lead))
             await _until(process, work, election, stop=hints.stop)
+
+
+async def _settle(cache: Cache) -> None:
+    """Once stores are complete the garbage collector need not look at them again."""
+    from zonewise.runtime.memory import settle
+
+    await cache.synced()
+    settle()
 
 
 async def _until(

@@ -20,6 +20,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import msgspec
 
@@ -27,7 +28,7 @@ from zonewise.api.core import Service, ServicePort, ServiceSpec
 from zonewise.api.discovery import Endpoint, EndpointConditions, EndpointPort
 from zonewise.api.meta import ObjectReference
 from zonewise.api.pod import Pod
-from zonewise.traffic.slices.identity import IPV6
+from zonewise.traffic.slices.identity import IPV4, IPV6
 from zonewise.traffic.targets import Hint, Target
 
 Group = frozenset[EndpointPort]
@@ -151,15 +152,22 @@ def _addresses(pod: Pod) -> dict[str, tuple[str, ...]]:
     """The pod's addresses by family, each in the one form that is compared."""
     found: dict[str, tuple[str, ...]] = {}
     for entry in pod.status.pod_ips:
-        try:
-            address = ipaddress.ip_address(entry.ip)
-        except ValueError:
-            continue
-        mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-        text = str(mapped or address)
-        family = IPV6 if ":" in text else "IPv4"
-        found[family] = (*found.get(family, ()), text)
+        family, address = _canonical(entry.ip)
+        if family:
+            found[family] = (*found.get(family, ()), address)
     return found
+
+
+@lru_cache(maxsize=1 << 16)
+def _canonical(text: str) -> tuple[str, str]:
+    """The family and the one form of an address; "" for what is none."""
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        return "", ""
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    shown = str(mapped or address)
+    return IPV6 if ":" in shown else IPV4, shown
 
 
 def _fixed_ports(spec: ServiceSpec) -> Ports | None:

@@ -187,15 +187,15 @@ def _family(
     hints = decision.hints if view.node_hints else _without_nodes(decision.hints)
     for candidate, target, home in zip(candidates, targets, homes, strict=True):
         home[candidate.name] = candidate.written(hints.get(target.name))
+    sizes = [len(wanted.endpoints) for wanted in groups.values()]
     packing = pack(groups, readings, stale=metadata.stale(readings), limit=view.limit)
-    sizes = Counter(member.group for member in members if kind in member.families)
     family = Family(
         decision=decision,
         ready=sum(target.ready for target in targets),
         per_zone=Counter(zone for hint in decision.hints.values() for zone in hint.zones),
         desired=len(candidates),
         slices=packing.kept + len(packing.fillings),
-        fewest=sum(-(-size // view.limit) for size in sizes.values()) or 1,
+        fewest=sum(-(-size // view.limit) for size in sizes) or 1,
     )
     return family, packing
 
