@@ -129,15 +129,17 @@ def test_a_promise_ends_with_the_pod() -> None:
 
 
 def test_a_promise_is_about_one_pod_and_not_its_successor() -> None:
-    """A pod made after a promise to its namesake is healthy; one made at that moment is not."""
-    promise = budget(least=1, promised={"p0": text(NOW - 5)})
-    meta = ObjectMeta(name="p0", creation_timestamp=text(NOW - 4))
-    successor = msgspec.structs.replace(pod("p0"), metadata=meta)
-    count = Count.of(promise, [successor, pod("p1")], 0, now=NOW)
-    assert (count.healthy, count.disrupted, count.overdue) == (2, {}, ())
-    same = ObjectMeta(name="p0", creation_timestamp=text(NOW - 5))
-    count = Count.of(promise, [msgspec.structs.replace(successor, metadata=same)], 0, now=NOW)
-    assert count.healthy == 0
+    """A pod made after a promise to its namesake is healthy; one of that second, soon after."""
+    promise = budget(least=1, promised={"p0": text(NOW - 3)})
+
+    def count(made: float, now: float = NOW) -> Count:
+        meta = ObjectMeta(name="p0", creation_timestamp=text(made))
+        return Count.of(promise, [msgspec.structs.replace(pod("p0"), metadata=meta)], 0, now=now)
+
+    assert (count(NOW - 2).healthy, count(NOW - 2).disrupted) == (1, {})
+    assert count(NOW - 3).healthy == 0
+    assert count(NOW - 3, now=NOW + 10).healthy == 1
+    assert count(NOW - 4, now=NOW + 10).healthy == 0
 
 
 def test_only_integers_of_present_pods_need_no_scale() -> None:

@@ -191,6 +191,7 @@ async def test_a_promise_nobody_keeps_is_taken_back() -> None:
         owner = await set_of(cluster, 3)
         for name in "abc":
             await pod(cluster, name, owner)
+        await asyncio.sleep(2)  # a promise of the pod's first second could be its forerunner's
         await budget(cluster, maxUnavailable=1)
         found = await status(cluster, 3, 2, 3, 1)
         promised = {"a": found.metadata.creation_timestamp}

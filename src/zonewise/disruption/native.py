@@ -10,7 +10,8 @@ Healthy is a pod that is Ready, not leaving, and not promised to an eviction. A 
 (``disruptedPods``, by name) is written by whoever evicts, before the pod goes; it ends with the
 pod's deletion or, if nothing happened, after two minutes. Otherwise one eviction that got lost
 would hold the budget for ever. A pod that is younger than the promise is another one of the same
-name, as StatefulSets make them: whoever missed the deletion in between must not wait for it.
+name, as StatefulSets make them: whoever missed the deletion in between must not wait for it. One
+made in the very second of the promise may be either; it is waited for a few seconds.
 
 What cannot be counted allows nothing: the status keeps its last numbers and says ``SyncFailed``.
 """
@@ -31,6 +32,8 @@ from zonewise.api.policy import (
 
 DELETION_SECONDS = 120.0
 """How long an eviction may take to delete its pod."""
+SAME_SECOND = 5.0
+"""The same, where it is not certain that it is its pod."""
 
 ALLOWED = "DisruptionAllowed"
 TARGET = "DisruptionTarget"
@@ -73,8 +76,8 @@ class Count:
             name = pod.metadata.name
             if pod.metadata.deletion_timestamp is not None:
                 continue
-            if name in promised and not _younger(pod, promised[name]):
-                due = times.parse(promised[name]).timestamp() + DELETION_SECONDS - now
+            if name in promised and (patience := _patience(pod, promised[name])):
+                due = times.parse(promised[name]).timestamp() + patience - now
                 if due >= 0:
                     disrupted[name] = promised[name]
                     left.append(due)
@@ -91,9 +94,13 @@ class Count:
         )
 
 
-def _younger(pod: Pod, promised: str) -> bool:
+def _patience(pod: Pod, promised: str) -> float:
+    """How long after a promise its pod's deletion is waited for; not at all for another pod."""
     made = pod.metadata.creation_timestamp
-    return made is not None and times.parse(made) > times.parse(promised)
+    age = times.parse(promised) - times.parse(made) if made else None
+    if age is None or age.total_seconds() > 0:
+        return DELETION_SECONDS
+    return SAME_SECOND if not age else 0.0
 
 
 def counted_by_scale(spec: PodDisruptionBudgetSpec) -> bool:
