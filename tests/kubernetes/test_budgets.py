@@ -1,45 +1,20 @@
-"""Budgets, evictions and Jobs: kube-controller-manager and ours, asked the same, say the same.
-
-Nobody runs the pods: no node fits them, and the test says of each what a kubelet would. So every
-state is the test's own, and what differs is the controllers' doing.
-"""
+"""Budgets, evictions and Jobs: kube-controller-manager and ours, asked the same, say the same."""
 
 from __future__ import annotations
 
-import asyncio
-import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.contract.embedded import embedded
+from tests.kubernetes.sides import Obj, Side, both, timeless, until
 
 from tools import realkube as real
-from zonewise.api.errors import ApiError
-from zonewise.runtime.client import Client
-from zonewise.runtime.cluster import load_config
-from zonewise.runtime.transport import HttpsTransport
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio]
 
-Obj = dict[str, Any]
-Scene = Callable[["Side"], Awaitable[Any]]
-
-PATIENCE = 60.0
-POLL = 0.1
-GROUPS = {
-    "pods": "/api/v1",
-    "events": "/api/v1",
-    "replicasets": "/apis/apps/v1",
-    "deployments": "/apis/apps/v1",
-    "statefulsets": "/apis/apps/v1",
-    "jobs": "/apis/batch/v1",
-    "poddisruptionbudgets": "/apis/policy/v1",
-}
 JOB = "batch.kubernetes.io/job-name"
-TIMES = frozenset({"lastTransitionTime", "lastProbeTime", "startTime", "completionTime"})
 POD: Obj = {
     "metadata": {"labels": {"app": "web"}},
     "spec": {
@@ -54,195 +29,6 @@ def ours() -> Iterator[Path]:
     """Our cluster without nodes; its kubeconfig."""
     with embedded("--workload-removal=delete", content="--empty") as kubeconfig:
         yield kubeconfig
-
-
-class Side:
-    """A namespace on one of the two clusters."""
-
-    def __init__(self, client: Client, namespace: str) -> None:
-        self._client = client
-        self.namespace = namespace
-
-    async def send(
-        self, method: str, resource: str, body: Obj | None = None, *, form: str = "json"
-    ) -> Obj:
-        """One request about ``plural`` or ``plural/name``."""
-        plural = resource.partition("/")[0]
-        answer = await self._client.raw(
-            method,
-            f"{GROUPS[plural]}/namespaces/{self.namespace}/{resource}",
-            headers={"Content-Type": f"application/{form}"},
-            body=None if body is None else json.dumps(body).encode(),
-        )
-        found: Obj = json.loads(answer.body)
-        return found
-
-    async def make(self, resource: str, name: str, spec: Obj) -> Obj:
-        """Create an object."""
-        return await self.send("POST", resource, {"metadata": {"name": name}, "spec": spec})
-
-    async def pods(self, **labels: str) -> list[Obj]:
-        """The pods that are not on their way out, oldest first."""
-        found = await self.send("GET", "pods")
-        return [
-            one
-            for one in sorted(found["items"], key=lambda one: one["metadata"]["name"])
-            if not one["metadata"].get("deletionTimestamp")
-            and labels.items() <= (one["metadata"].get("labels") or {}).items()
-        ]
-
-    async def living(self, count: int, **labels: str) -> list[Obj]:
-        """Wait until there are so many pods that nobody runs yet."""
-
-        async def there() -> list[Obj] | None:
-            found = await self.pods(**labels)
-            pods = [one for one in found if one["status"].get("phase") == "Pending"]
-            return pods if len(pods) == count else None
-
-        found: list[Obj] = await until(there, what=f"{count} new pods {labels}")
-        return found
-
-    async def become(self, pod: Obj, phase: str, *, ready: bool = False, code: int = 0) -> None:
-        """Say of a pod what its kubelet would."""
-        name = pod["metadata"]["name"]
-        now = "2026-01-01T00:00:00Z"
-        state: Obj = {"running": {"startedAt": now}}
-        if phase in {"Succeeded", "Failed"}:
-            state = {"terminated": {"exitCode": code, "startedAt": now, "finishedAt": now}}
-        container = {
-            "name": "c",
-            "image": "c",
-            "imageID": "c",
-            "ready": ready,
-            "restartCount": 0,
-            "state": state,
-        }
-        conditions = [{"type": "Ready", "status": "True" if ready else "False"}]
-        status = {"phase": phase, "conditions": conditions, "containerStatuses": [container]}
-        await self.send(
-            "PATCH", f"pods/{name}/status", {"status": status}, form="strategic-merge-patch+json"
-        )
-
-    async def ready(self, count: int, **labels: str) -> list[Obj]:
-        """Make so many new pods Ready."""
-        pods = await self.living(count, **labels)
-        for pod in pods:
-            await self.become(pod, "Running", ready=True)
-        return pods
-
-    async def evict(self, pod: Obj, **options: Any) -> tuple[int, str, list[str], float | None]:
-        """Evict a pod: the answer's code, message, causes and pause."""
-        name = pod["metadata"]["name"]
-        body = {
-            "apiVersion": "policy/v1",
-            "kind": "Eviction",
-            "metadata": {"name": name, "namespace": self.namespace},
-            "deleteOptions": options or None,
-        }
-        try:
-            await self.send("POST", f"pods/{name}/eviction", body)
-        except ApiError as error:
-            details = error.status.details
-            causes = (details.causes if details else None) or ()
-            told = [f"{cause.reason}: {cause.message}" for cause in causes]
-            return error.code, error.status.message, told, error.retry_after
-        return 201, "", [], None
-
-    async def budget(self, name: str, *wanted: int) -> Obj:
-        """Wait for expected, desired, healthy and allowed pods; the whole status, timeless."""
-
-        async def there() -> Obj | None:
-            found = await self.send("GET", f"poddisruptionbudgets/{name}")
-            status: Obj = found["status"]
-            has = tuple(
-                status.get(key)
-                for key in (
-                    "expectedPods",
-                    "desiredHealthy",
-                    "currentHealthy",
-                    "disruptionsAllowed",
-                )
-            )
-            if status.get("observedGeneration") != found["metadata"]["generation"]:
-                return None
-            return status if has == wanted else None
-
-        status: Obj = timeless(await until(there, what=f"{name} {wanted}"))
-        return status
-
-    async def job(self, name: str, last: str) -> Obj:
-        """Wait for a condition of a Job; the whole status, timeless."""
-
-        async def there() -> Obj | None:
-            found = await self.send("GET", f"jobs/{name}")
-            status: Obj = found.get("status") or {}
-            types = [one["type"] for one in status.get("conditions") or ()]
-            return status if last in types else None
-
-        status: Obj = timeless(await until(there, what=f"{name} {last}"))
-        return status
-
-    async def told(self, kind: str) -> set[tuple[str, str]]:
-        """Types and reasons of the events about objects of a kind."""
-        found = await self.send("GET", "events")
-        return {
-            (one["type"], one["reason"])
-            for one in found["items"]
-            if one["involvedObject"]["kind"] == kind
-        }
-
-
-async def until(
-    look: Callable[[], Awaitable[Any]], *, what: str = "it", within: float = PATIENCE
-) -> Any:
-    """Wait until a look gives something."""
-    try:
-        async with asyncio.timeout(within):
-            while True:
-                found = await look()
-                if found is not None:
-                    return found
-                await asyncio.sleep(POLL)
-    except TimeoutError:
-        raise AssertionError(f"{what} did not come") from None
-
-
-def timeless(value: Any) -> Any:
-    """A value without moments, which no two clusters share."""
-    if isinstance(value, dict):
-        return {key: timeless(one) for key, one in value.items() if key not in TIMES}
-    return [timeless(one) for one in value] if isinstance(value, list) else value
-
-
-@asynccontextmanager
-async def side(kubeconfig: Path, namespace: str) -> AsyncIterator[Side]:
-    """A namespace of its own on a cluster."""
-    async with Client(HttpsTransport(load_config(kubeconfig=kubeconfig))) as client:
-        body = json.dumps({"metadata": {"name": namespace}}).encode()
-        json_body = {"Content-Type": "application/json"}
-        await client.raw("POST", "/api/v1/namespaces", headers=json_body, body=body)
-        account = f"/api/v1/namespaces/{namespace}/serviceaccounts/default"
-
-        async def there() -> bool | None:
-            try:
-                await client.raw("GET", account)
-            except ApiError:
-                return None
-            return True
-
-        await until(there, what="the account")
-        yield Side(client, namespace)
-
-
-async def both(theirs: Path, mine: Path, namespace: str, scene: Scene) -> None:
-    """Act a scene on both clusters at once and compare what it tells."""
-
-    async def act(kubeconfig: Path) -> Any:
-        async with side(kubeconfig, namespace) as there:
-            return await scene(there)
-
-    expected, found = await asyncio.gather(act(theirs), act(mine))
-    assert found == expected
 
 
 def replicas(count: int, app: str = "web") -> Obj:
