@@ -54,6 +54,20 @@ class Setup:
         return [item for at, item in self.server.objects.items() if at.startswith(path)]
 
 
+async def test_a_timer_that_comes_a_little_early_is_due() -> None:
+    """Sums of times are rounded; a recorder that wakes up too early must not spin until it is."""
+    setup = Setup()
+    await asyncio.sleep(94.989232)
+    now = asyncio.get_running_loop().time()
+    assert now + 60.0 > round(now + 60.0, 6)
+    setup.tell()
+    await asyncio.sleep(0)
+    setup.tell()
+    await asyncio.sleep(100)
+    (event,) = setup.events()
+    assert event["series"]["count"] == 2
+
+
 async def test_an_event_says_everything_once() -> None:
     """The Event that is written has all fields the API wants, in its own forms."""
     setup = Setup()

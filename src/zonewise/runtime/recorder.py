@@ -60,6 +60,8 @@ Type = Literal["Normal", "Warning"]
 NOTE_LIMIT = 1024
 WORD_LIMIT = 128
 NAME_LIMIT = 253
+_TICK = 1e-6
+"""How early a timer may come: sums of times are rounded, and clocks have a resolution."""
 _NOT_IN_NAMES = re.compile(r"[^a-z0-9.-]")
 
 _log = logger("recorder")
@@ -256,7 +258,7 @@ class Recorder:
 
     def _next(self) -> _Subject | None:
         now = asyncio.get_running_loop().time()
-        while self._later and self._later[0][0] <= now:
+        while self._later and self._later[0][0] <= now + _TICK:
             self._enqueue(self._later.popleft()[1])
         return self._queue.popleft() if self._queue else None
 
