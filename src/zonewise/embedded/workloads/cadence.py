@@ -4,10 +4,14 @@ A pass over a workload costs time in proportion to its pods, and may write a sta
 hundred pods become ready one after the other, five hundred passes would each count five hundred
 pods and write one more. So after a pass a workload rests, longer the larger it is; what happens
 meanwhile is in the next pass. A small workload hardly rests, and none longer than ``LONGEST``.
+
+Pauses are measured on the event loop's clock: the time of day may be set back by an hour, and
+nobody should rest that long.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
@@ -18,16 +22,22 @@ PER_POD = 0.002
 LONGEST = 1.0
 
 
+def elapsed() -> float:
+    """Seconds that only ever grow: those of the running event loop."""
+    return asyncio.get_running_loop().time()
+
+
 class Cadence(Generic[K]):
     """When keys may have their next pass."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float] = elapsed) -> None:
         self._clock = clock
         self._next: dict[K, float] = {}
 
     def wait(self, key: K) -> float:
         """Seconds until the next pass may begin; 0.0 or less is now."""
-        return self._next.get(key, 0.0) - self._clock()
+        due = self._next.get(key)
+        return 0.0 if due is None else due - self._clock()
 
     def passed(self, key: K, pods: int) -> None:
         """A pass over so many pods has ended."""

@@ -57,8 +57,8 @@ class CronJobs:
         )
         self._crons = self._controller.watches(CronJob, own_key)
         self._jobs = indexed(self._controller.watches(Job, _owner))
-        self._wrote: Expectations[Key, CronJob] = Expectations(self._crons, means.clock)
-        self._made: Expectations[Key, Job] = Expectations(self._jobs, means.clock)
+        self._wrote: Expectations[Key, CronJob] = Expectations(self._crons)
+        self._made: Expectations[Key, Job] = Expectations(self._jobs)
 
     async def run(self) -> None:
         """Work until cancelled."""

@@ -64,9 +64,9 @@ class Deployments:
         self._sets = indexed(self.controller.watches(ReplicaSet, woken))
         # Pods are only looked up; ReplicaSets tell when something about them has changed.
         self._pods = indexed(self.controller.watches(Pod, lambda _: (), when=lambda *_: False))
-        self._own: Expectations[Key, Deployment] = Expectations(self._deployments, means.clock)
-        self._expected: Expectations[Key, ReplicaSet] = Expectations(self._sets, means.clock)
-        self._cadence: Cadence[Key] = Cadence(means.clock)
+        self._own: Expectations[Key, Deployment] = Expectations(self._deployments)
+        self._expected: Expectations[Key, ReplicaSet] = Expectations(self._sets)
+        self._cadence: Cadence[Key] = Cadence()
 
     async def run(self) -> None:
         """Work until cancelled."""

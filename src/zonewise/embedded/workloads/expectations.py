@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from zonewise.api.meta import Key, Object
+from zonewise.embedded.workloads.cadence import elapsed
 from zonewise.runtime.store import Store, newer
 
 K = TypeVar("K", bound=Hashable)
@@ -39,7 +40,7 @@ class _Pending:
 class Expectations(Generic[K, T]):
     """What keys wait to see in one store."""
 
-    def __init__(self, store: Store[T], clock: Callable[[], float]) -> None:
+    def __init__(self, store: Store[T], clock: Callable[[], float] = elapsed) -> None:
         self._store = store
         self._clock = clock
         self._pending: dict[K, _Pending] = {}

@@ -64,8 +64,8 @@ class Jobs:
         self._jobs = self._controller.watches(Job, own_key, indexes={JOBS: _namespace})
         self._pods = indexed(self._controller.watches(Pod, lambda _: (), indexes={BY_JOB: _job_of}))
         self._pods.on_change(self._pod_changed)
-        self._wrote_jobs: Expectations[Key, Job] = Expectations(self._jobs, means.clock)
-        self._wrote_pods: Expectations[Key, Pod] = Expectations(self._pods, means.clock)
+        self._wrote_jobs: Expectations[Key, Job] = Expectations(self._jobs)
+        self._wrote_pods: Expectations[Key, Pod] = Expectations(self._pods)
         self._strays = Controller("job-strays", self._stray, cache=means.cache, rng=means.rng)
         self._strays.watches(Pod, own_key, when=_untracked)
 

@@ -41,8 +41,8 @@ class Keeper(ABC, Generic[W]):
         self.client = means.client
         self.recorder = means.recorder
         self.clock = means.clock
-        self.removal: Removal[Key] = Removal(means.client, mode=removal, clock=means.clock)
-        self.cadence: Cadence[Key] = Cadence(means.clock)
+        self.removal: Removal[Key] = Removal(means.client, mode=removal)
+        self.cadence: Cadence[Key] = Cadence()
         self.controller: Controller[Key] = Controller(
             kind.resource.plural, self._reconcile, cache=means.cache, workers=workers, rng=means.rng
         )
@@ -50,7 +50,7 @@ class Keeper(ABC, Generic[W]):
         self.sets = watches(kind, own_key)
         woken = members(self.sets, kind.resource.kind)
         self.pods = indexed(watches(Pod, woken, when=matters))
-        self.expected: Expectations[Key, Pod] = Expectations(self.pods, means.clock)
+        self.expected: Expectations[Key, Pod] = Expectations(self.pods)
         self.revisions = indexed(watches(ControllerRevision, woken))
         if removal == "evict":
             watches(PodDisruptionBudget, refused(self.removal), when=gives)

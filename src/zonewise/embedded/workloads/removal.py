@@ -29,6 +29,7 @@ from typing import Generic, Literal, TypeAlias, TypeVar
 
 from zonewise.api.errors import ApiError, Conflict, NotFound, ZonewiseError
 from zonewise.api.pod import Pod
+from zonewise.embedded.workloads.cadence import elapsed
 from zonewise.embedded.workloads.creation import in_batches
 from zonewise.runtime.client import Client
 
@@ -79,7 +80,7 @@ def ready(pod: Pod) -> bool:
 class Removal(Generic[K]):
     """Takes pods of workloads down; ``K`` names a workload."""
 
-    def __init__(self, client: Client, *, mode: Mode, clock: Callable[[], float]) -> None:
+    def __init__(self, client: Client, *, mode: Mode, clock: Callable[[], float] = elapsed) -> None:
         self.mode = mode
         self._client = client
         self._clock = clock
@@ -138,9 +139,9 @@ class Removal(Generic[K]):
         if count <= 0 or not pods:
             return Taken()
         rest = self._resting.get(key) or _Rest()
-        pause = rest.until - self._clock()
-        if pause > 0:
-            return Taken(again=pause)
+        now = self._clock()
+        if rest.until > now:
+            return Taken(again=rest.until - now)
         tried = sorted(pods, key=lambda pod: rest.refused.get(pod.metadata.uid, 0))[:count]
         taken = _sorted(tried, await in_batches(tried, self._evict_one))
         if not taken.refused:

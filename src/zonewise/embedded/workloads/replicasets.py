@@ -61,10 +61,10 @@ class ReplicaSets:
         self._sets = indexed(self.controller.watches(kind, own_key))
         woken = members(self._sets, kind.resource.kind)
         self._pods = indexed(self.controller.watches(Pod, woken, when=matters))
-        self._expected: Expectations[Key, Pod] = Expectations(self._pods, means.clock)
-        self._own: Expectations[Key, ReplicaSet] = Expectations(self._sets, means.clock)
-        self._cadence: Cadence[Key] = Cadence(means.clock)
-        self._removal: Removal[Key] = Removal(means.client, mode=removal, clock=means.clock)
+        self._expected: Expectations[Key, Pod] = Expectations(self._pods)
+        self._own: Expectations[Key, ReplicaSet] = Expectations(self._sets)
+        self._cadence: Cadence[Key] = Cadence()
+        self._removal: Removal[Key] = Removal(means.client, mode=removal)
         if removal == "evict":
             self.controller.watches(PodDisruptionBudget, refused(self._removal), when=gives)
 
@@ -125,19 +125,19 @@ class ReplicaSets:
     ) -> tuple[int, tuple[str, str] | None]:
         """Create pods; gives how many were made, and why there are not more."""
         pattern = draft(owner.spec.template, owner)
-        made = 0
+        results = await in_batches((pattern,) * number, self._client.create)
+        made = [one for one in results if isinstance(one, Draft)]
+        for one in made:
+            self._expected.wrote(key, one)
+            self._note(owner, "SuccessfulCreate", f"Created pod: {one.metadata.name}")
         failure: tuple[str, str] | None = None
-        for result in await in_batches((pattern,) * number, self._client.create):
-            if isinstance(result, Draft):
-                made += 1
-                self._expected.wrote(key, result)
-                self._note(owner, "SuccessfulCreate", f"Created pod: {result.metadata.name}")
-            elif not isinstance(result, ZonewiseError):
-                raise result
-            elif not namespace_ends(result):
-                failure = failure or ("FailedCreate", str(result))
-                self._note(owner, "FailedCreate", f"Error creating: {result}", type="Warning")
-        return made, failure
+        for error in results:
+            if isinstance(error, ZonewiseError) and not namespace_ends(error):
+                failure = failure or ("FailedCreate", str(error))
+                self._note(owner, "FailedCreate", f"Error creating: {error}", type="Warning")
+            elif isinstance(error, BaseException) and not isinstance(error, ZonewiseError):
+                raise error
+        return len(made), failure
 
     async def _take(self, key: Key, owner: ReplicaSet, pods: Sequence[Pod], number: int) -> Taken:
         if number < len(pods) or self._removal.mode == "evict":
