@@ -38,8 +38,8 @@ from zonewise.scheduling.fitness import Fitness
 from zonewise.scheduling.place import Place, Tenant
 from zonewise.scheduling.preemption import preempt
 from zonewise.scheduling.ranking import Ranking
-from zonewise.scheduling.tally import Carried, Tallies, Tally
-from zonewise.scheduling.terms import Crowd, Term
+from zonewise.scheduling.tally import Carried, Counts, Tallies, Tally
+from zonewise.scheduling.terms import Constraint, Crowd, Term
 from zonewise.scheduling.volumes import Shelf, Volumes
 from zonewise.scheduling.wish import Book, Needs, Wish
 
@@ -52,12 +52,11 @@ _NO_LABELS: Mapping[str, str] = {}
 class _Asked:
     """A ranking and what it needs to stay true."""
 
-    __slots__ = ("carried", "known", "position", "ranking", "tallies")
+    __slots__ = ("counts", "known", "ranking")
 
-    def __init__(self, ranking: Ranking, tallies: list[Tally], position: int, known: int) -> None:
+    def __init__(self, ranking: Ranking, counts: list[Counts], known: int) -> None:
         self.ranking = ranking
-        self.tallies = tallies
-        self.position = position
+        self.counts = counts
         self.known = known
 
 
@@ -80,7 +79,7 @@ class Cluster:
         self._tallies = Tallies()
         self._carried: dict[tuple[Term, int], Carried] = {}
         self._carriers: list[Carried] = []
-        self._fitness: dict[Needs, Fitness] = {}
+        self._fitness: dict[tuple[Needs, frozenset[str] | None], Fitness] = {}
         self._asked: OrderedDict[Wish, _Asked] = OrderedDict()
         self._nominated: dict[Key, Tenant] = {}
         # What was said to a wish of which no pod fits, until anything changes: thousands of equal
@@ -240,12 +239,19 @@ class Cluster:
             asked = None
         if asked is None:
             asked = self._ask(wish)
-        elif self._log_start + len(self._log) != asked.position:
-            since = self._log[asked.position - self._log_start :]
-            asked.position = self._log_start + len(self._log)
-            asked.ranking.refresh(dict.fromkeys(since))
         self._asked.move_to_end(wish)
+        self._judge(asked.ranking.fitness)
+        asked.ranking.refresh()
         return asked.ranking
+
+    def _judge(self, fitness: Fitness) -> None:
+        """Bring the verdicts of the nodes up to date."""
+        end = self._log_start + len(self._log)
+        if fitness.position >= self._log_start:
+            fitness.refresh(self._log[fitness.position - self._log_start :], self.places)
+        else:
+            fitness.refresh({**self.places, **fitness.verdicts}, self.places)
+        fitness.position = end
 
     def refusal(self, pod: Pod, ranking: Ranking, name: str) -> Refusal | None:
         """Why a node cannot take a pod beside those that it is kept free for, or None."""
@@ -289,55 +295,66 @@ class Cluster:
                 yield tenant
 
     def _ask(self, wish: Wish) -> _Asked:
-        tallies: list[Tally] = []
-        factors = list(self._factors(wish, tallies))
-        fitness = self._fitness.get(wish.needs)
+        counts: list[Counts] = []
+        factors = list(self._factors(wish, counts))
+        names = wish.needs.names
+        scope = None if factors else names
+        fitness = self._fitness.get((wish.needs, scope))
         if fitness is None:
-            fitness = self._fitness[wish.needs] = Fitness(wish.needs)
-        fitness.users += 1
+            fitness = self._fitness[wish.needs, scope] = Fitness(wish.needs, scope)
+        self._judge(fitness)
         space = self._spaces.get(wish.namespace, _NO_LABELS)
         itself = all(term.crowd.has(wish.namespace, space, wish.labels) for term in wish.near)
         ranking = Ranking(wish, fitness, factors, self.places, itself=itself)
-        position = self._log_start + len(self._log)
-        asked = self._asked[wish] = _Asked(ranking, tallies, position, len(self._carriers))
+        fitness.dirty[id(ranking)] = ranking.dirty
+        for one in counts:
+            one.dirty[id(ranking)] = ranking.dirty
+        asked = self._asked[wish] = _Asked(ranking, counts, len(self._carriers))
         if len(self._asked) > RANKINGS:
             self._drop(next(iter(self._asked)))
         return asked
 
-    def _factors(self, wish: Wish, tallies: list[Tally]) -> Iterator[Factor]:
-        def tally(*crowds: Crowd) -> Mapping[str, int]:
-            found = self._tallies.use(crowds, self._tenants.values(), self._spaces)
-            tallies.append(found)
-            return found.counts
+    def _factors(self, wish: Wish, counts: list[Counts]) -> Iterator[Factor]:
+        def factor(
+            role: Role,
+            key: str,
+            source: Counts,
+            *,
+            constraint: Constraint | None = None,
+            weight: int = 0,
+        ) -> Factor:
+            counts.append(source)
+            return Factor(role, key, source.by_node, constraint=constraint, weight=weight)
 
-        for role, constraints in ((Role.SPREAD, wish.hard), (Role.EVEN, wish.soft)):
-            for constraint in constraints:
-                counts = tally(constraint.crowd)
-                yield Factor(role, constraint.key, counts, constraint=constraint)
+        def tally(*crowds: Crowd) -> Tally:
+            return self._tallies.use(crowds, self._tenants.values(), self._spaces)
+
+        # Where only one node is asked, there is nothing to compare.
+        alone = wish.needs.names is not None and len(wish.needs.names) == 1
+        for one in wish.hard:
+            yield factor(Role.SPREAD, one.key, tally(one.crowd), constraint=one)
         if wish.near:
-            counts = tally(*(term.crowd for term in wish.near))
+            source = tally(*(term.crowd for term in wish.near))
             for term in wish.near:
-                yield Factor(Role.NEAR, term.key, counts)
+                yield factor(Role.NEAR, term.key, source)
         for term in wish.away:
-            yield Factor(Role.AWAY, term.key, tally(term.crowd))
-        for weight, term in wish.likes:
-            yield Factor(Role.LIKE, term.key, tally(term.crowd), weight=weight)
+            yield factor(Role.AWAY, term.key, tally(term.crowd))
+        if not alone:
+            for one in wish.soft:
+                yield factor(Role.EVEN, one.key, tally(one.crowd), constraint=one)
+            for weight, term in wish.likes:
+                yield factor(Role.LIKE, term.key, tally(term.crowd), weight=weight)
         for carried in self._carriers:
-            if self._concerns(carried, wish):
-                yield self._felt(carried)
-
-    def _felt(self, carried: Carried) -> Factor:
-        role = Role.LIKE if carried.weight else Role.UNWELCOME
-        return Factor(role, carried.term.key, carried.counts, weight=carried.weight)
+            if self._concerns(carried, wish) and not (alone and carried.weight):
+                role = Role.LIKE if carried.weight else Role.UNWELCOME
+                yield factor(role, carried.term.key, carried, weight=carried.weight)
 
     def _concerns(self, carried: Carried, wish: Wish) -> bool:
         space = self._spaces.get(wish.namespace, _NO_LABELS)
         return carried.term.crowd.has(wish.namespace, space, wish.labels)
 
     def _up_to_date(self, asked: _Asked) -> bool:
-        """Whether the ranking may be continued: no new term concerns it, the log reaches back."""
-        if asked.position < self._log_start:
-            return False
+        """Whether the ranking may be continued: no new term concerns it."""
         wish = asked.ranking.wish
         for carried in self._carriers[asked.known :]:
             if self._concerns(carried, wish):
@@ -347,12 +364,14 @@ class Cluster:
 
     def _drop(self, wish: Wish) -> None:
         asked = self._asked.pop(wish)
-        for tally in asked.tallies:
-            self._tallies.release(tally)
-        fitness = asked.ranking.fitness
-        fitness.users -= 1
-        if not fitness.users:
-            self._fitness.pop(wish.needs, None)
+        ranking = asked.ranking
+        for one in asked.counts:
+            if one.dirty.pop(id(ranking), None) is not None and isinstance(one, Tally):
+                self._tallies.release(one)
+        fitness = ranking.fitness
+        del fitness.dirty[id(ranking)]
+        if not fitness.dirty:
+            del self._fitness[fitness.key]
 
     def _forget(self) -> None:
         self._refused.clear()
@@ -405,8 +424,4 @@ class Cluster:
             if carried is None:
                 carried = self._carried[term, weight] = Carried(term, weight)
                 self._carriers.append(carried)
-            left = carried.counts.get(tenant.node, 0) + change
-            if left:
-                carried.counts[tenant.node] = left
-            else:
-                carried.counts.pop(tenant.node, None)
+            carried.count(tenant.node, change)

@@ -4,11 +4,12 @@ Conditions are asked in the order of Kubernetes' scheduler, and the first that f
 depends on the node itself is found out once per ``shape``; ports and resources change with every
 pod. Scores are whole numbers up to 100, as there: free room (half cpu, half memory), and how much
 more even the use of the two becomes. Taints and preferences are left raw, because they are scaled
-by the best node that is possible.
+by the best node that is possible. Pods with the same needs share the verdicts.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from zonewise.api.taints import kept_off, tolerated
@@ -33,43 +34,66 @@ class Standing(NamedTuple):
     volumes: Refusal | None
 
 
+Entry = tuple[int, int, int, str]
+"""How good a node is, the smaller the better: score, pods, tie, name."""
+
+
 class Verdict(NamedTuple):
     """How a node stands to a wish now."""
 
     version: int
     refusal: Refusal | None
-    score: int
+    entry: Entry
     standing: Standing
 
 
 class Fitness:
-    """Verdicts on one wish, remembered per node."""
+    """Verdicts on one wish, kept while nodes change; ``scope`` are the only nodes of interest."""
 
-    __slots__ = ("_needs", "_verdicts", "users")
+    __slots__ = ("_needs", "_scope", "dirty", "key", "position", "verdicts")
 
-    def __init__(self, needs: Needs) -> None:
-        self._needs = needs
-        self._verdicts: dict[str, Verdict] = {}
-        self.users = 0
+    def __init__(self, needs: Needs, scope: frozenset[str] | None) -> None:
+        self.key = (needs, scope)
+        self._needs, self._scope = self.key
+        self.verdicts: dict[str, Verdict] = {}
+        self.position = -1
+        self.dirty: dict[int, set[str]] = {}
+        """Where to mark nodes that came, went, became possible, impossible or better."""
 
-    def of(self, place: Place) -> Verdict:
-        """What a node says now."""
-        known = self._verdicts.get(place.name)
-        if known is not None and known.version == place.version:
-            return known
+    def refresh(self, names: Iterable[str], places: Mapping[str, Place]) -> None:
+        """Judge these nodes anew; they may have changed, come or gone."""
+        verdicts, scope = self.verdicts, self._scope
+        for name in names:
+            if scope is not None and name not in scope:
+                continue
+            place, known = places.get(name), verdicts.get(name)
+            if place is None:
+                if known is None:
+                    continue
+                del verdicts[name]
+            elif known is None or known.version != place.version:
+                verdict = verdicts[name] = self._judged(place, known)
+                if (
+                    known is not None
+                    and known.standing is verdict.standing
+                    and (known.refusal is None) == (verdict.refusal is None)
+                    and known.entry <= verdict.entry
+                ):
+                    continue
+            else:
+                continue
+            for dirty in self.dirty.values():
+                dirty.add(name)
+
+    def _judged(self, place: Place, known: Verdict | None) -> Verdict:
         if known is not None and known.standing.shape == place.shape:
             standing = known.standing
         else:
             standing = self._standing(place)
         refusal = standing.refusal or self._room(place) or standing.volumes
         score = 0 if refusal is not None else self._score(place)
-        verdict = Verdict(place.version, refusal, score, standing)
-        self._verdicts[place.name] = verdict
-        return verdict
-
-    def forget(self, name: str) -> None:
-        """A node is gone."""
-        self._verdicts.pop(name, None)
+        entry = (-score, len(place.tenants), place.tie, place.name)
+        return Verdict(place.version, refusal, entry, standing)
 
     def _standing(self, place: Place) -> Standing:
         needs = self._needs

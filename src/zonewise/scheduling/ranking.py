@@ -9,30 +9,27 @@ that differs is the node's own score.
 Ties go to the node with fewer pods, then to the smaller ``tie``, a hash of seed and name: never to
 the one that happened to come first.
 
-Entries of a heap that are not the newest of their node are skipped when they come up.
+Not every change is looked at at once. Who counts pods or judges nodes marks the nodes that a
+ranking must see (``dirty``): counts that changed, nodes that came, went, or became better. A node
+that only became worse, as one does that just got a pod of another wish, stays where it is; its
+entry is corrected when it comes up. So the pods of one wish cost those of a hundred others nothing.
+Entries of a heap that are not the newest of their node are skipped.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from heapq import heappop, heappush
-from math import log
+from collections.abc import Collection, Mapping, Sequence
+from heapq import heappop, heappush, heapreplace
 
 from zonewise.scheduling import decision
 from zonewise.scheduling.decision import Refusal
 from zonewise.scheduling.factor import Factor, Role
-from zonewise.scheduling.fitness import TOP, Fitness, Verdict
+from zonewise.scheduling.fitness import Entry, Fitness
 from zonewise.scheduling.place import Place
-from zonewise.scheduling.terms import HOSTNAME
+from zonewise.scheduling.scores import Group, Seen, extras
 from zonewise.scheduling.wish import Wish
 
-TAINTS, PREFERENCES, SPREADING, NEIGHBOURS = 3, 2, 2, 2
-"""How much each scaled score counts beside the node's own."""
-
-Entry = tuple[int, int, int, str]
-Seen = list[int | None]
 _DrawerKey = tuple[tuple[str | None, ...], tuple[int | None, ...], int, int]
-_Possible = Sequence[tuple["_Drawer", Seen, Entry, int]]
 _NOBODY: frozenset[str] = frozenset()
 
 
@@ -47,24 +44,12 @@ class _Drawer:
 
 
 class _Row:
-    __slots__ = (
-        "counts",
-        "domains",
-        "drawer",
-        "entry",
-        "labels",
-        "seen",
-        "shape",
-        "verdict",
-        "wide",
-    )
+    __slots__ = ("counts", "domains", "drawer", "entry", "labels", "shape", "wide")
 
-    def __init__(self, shape: int, labels: tuple[str | None, ...], verdict: Verdict) -> None:
+    def __init__(self, shape: int, labels: tuple[str | None, ...]) -> None:
         self.shape = shape
         self.labels = labels
-        self.verdict = verdict
         self.counts = [0] * len(labels)
-        self.seen: list[int] = []
         self.domains: list[str | None] = []
         self.wide: tuple[str | None, ...] = ()
         self.drawer: _Drawer | None = None
@@ -98,50 +83,31 @@ class Ranking:
                 factor.slot = wide.setdefault(factor.key, len(wide))
         for slot, factor in enumerate(self._narrow):
             factor.slot = slot
-        self._sources = tuple({id(one.counts): one.counts for one in self._factors}.values())
         self._wide_keys = tuple(wide)
         self._spread_keys = tuple(factor.key for _, factor in self._of[Role.SPREAD])
         self._even_keys = tuple(factor.key for _, factor in self._of[Role.EVEN])
         self._rows: dict[str, _Row] = {}
         self._drawers: dict[_DrawerKey, _Drawer] = {}
-        names = wish.needs.names
-        self._scope = None if names is None or self._factors else names
-        self.refresh(places)
+        self.dirty: set[str] = set(fitness.verdicts)
+        """Nodes that must be looked at before the next answer."""
 
-    def refresh(self, names: Iterable[str]) -> None:
-        """Look again at these nodes; they may have changed, come or gone."""
-        scope, again = self._scope, dict[str, None]()
-        places, rows, verdict_of = self._places, self._rows, self.fitness.of
-        for name in names:
-            if scope is not None and name not in scope:
-                continue
-            place = places.get(name)
-            row = rows.get(name)
-            if place is None:
-                if row is not None:
-                    del rows[name]
-                    self._leave(name, row, again)
-                    self.fitness.forget(name)
-                continue
-            verdict = verdict_of(place)
-            if (
-                row is not None
-                and row.drawer is not None
-                and row.shape == place.shape
-                and verdict.refusal is None
-                and row.seen == [counts.get(name, 0) for counts in self._sources]
-            ):
-                row.verdict = verdict
-                entry = (-verdict.score, len(place.tenants), place.tie, name)
-                if entry != row.entry:
-                    self._push(row, row.drawer, entry)
-                continue
-            self._count(place, row, verdict, again)
-            again[name] = None
+    def refresh(self) -> None:
+        """Look at the nodes that are marked; the fitness must be up to date."""
+        if not self.dirty:
+            return
+        again = dict[str, None]()
+        for name in self.dirty:
+            place = self._places.get(name)
+            if place is not None:
+                self._count(place, again)
+                again[name] = None
+            elif name in self._rows:
+                self._leave(name, self._rows.pop(name), again)
+        self.dirty.clear()
         for name in again:
             row = self._rows.get(name)
             if row is not None:
-                self._file(self._places[name], row)
+                self._file(name, row)
 
     def refusal(self, name: str) -> Refusal | None:
         """Why a node cannot take the pod, or None."""
@@ -149,7 +115,7 @@ class Ranking:
         if row is None:
             return decision.NOT_NAMED
         if row.drawer is None:
-            return row.verdict.refusal
+            return self.fitness.verdicts[name].refusal
         return self._against(self._seen(row.drawer), self._least(), self._first())
 
     def refusals(self) -> dict[str, Refusal]:
@@ -165,7 +131,7 @@ class Ranking:
             if row is None:
                 refusal: Refusal | None = decision.NOT_NAMED
             elif row.drawer is None:
-                refusal = row.verdict.refusal
+                refusal = self.fitness.verdicts[name].refusal
             else:
                 refusal = said[row.drawer.key]
             if refusal is not None:
@@ -175,34 +141,35 @@ class Ranking:
     def best(self, excluded: Collection[str] = _NOBODY) -> tuple[str, int] | None:
         """The node the pod goes to, and its score; None if no node can take it."""
         least, first = self._least(), self._first()
-        possible: list[tuple[_Drawer, Seen, Entry, int]] = []
+        possible: list[Group] = []
         for drawer in tuple(self._drawers.values()):
             seen = self._seen(drawer)
             if self._against(seen, least, first) is None:
                 top, size = self._top(drawer, excluded)
                 if top is not None:
-                    possible.append((drawer, seen, top, size))
+                    possible.append(
+                        Group(seen, drawer.wide, drawer.disliked, drawer.preferred, size, top)
+                    )
         if not possible:
             return None
-        winner: tuple[int, int, int, str] | None = None
-        for (_, _, top, _), extra in zip(possible, self._extras(possible), strict=True):
-            candidate = (top[0] - extra, top[1], top[2], top[3])
+        winner: Entry | None = None
+        scores = extras(possible, self._of[Role.EVEN], self._of[Role.LIKE], self.wish.strict)
+        for group, extra in zip(possible, scores, strict=True):
+            score, count, tie, name = group.top
+            candidate = (score - extra, count, tie, name)
             if winner is None or candidate < winner:
                 winner = candidate
         assert winner is not None
         return winner[3], -winner[0]
 
-    def _count(
-        self, place: Place, row: _Row | None, verdict: Verdict, again: dict[str, None]
-    ) -> None:
+    def _count(self, place: Place, again: dict[str, None]) -> None:
         """Bring the counts of a node's domains up to date."""
         name = place.name
+        row = self._rows.get(name)
         if row is None or row.shape != place.shape:
             if row is not None:
                 self._leave(name, row, again)
-            row = self._rows[name] = self._join(place, verdict)
-        row.verdict = verdict
-        row.seen = [counts.get(name, 0) for counts in self._sources]
+            row = self._rows[name] = self._join(place)
         counts = row.counts
         for number, factor in self._each:
             count = factor.counts.get(name, 0)
@@ -215,16 +182,16 @@ class Ranking:
                     if factor.narrow:
                         again.update(dict.fromkeys(factor.nodes[domain]))
 
-    def _join(self, place: Place, verdict: Verdict) -> _Row:
-        labels = place.labels
-        row = _Row(place.shape, tuple(labels.get(one.key) for one in self._factors), verdict)
+    def _join(self, place: Place) -> _Row:
+        labels, standing = place.labels, self.fitness.verdicts[place.name].standing
+        row = _Row(place.shape, tuple(labels.get(one.key) for one in self._factors))
         row.wide = tuple(labels.get(key) for key in self._wide_keys)
         whole = {
             Role.SPREAD: all(key in labels for key in self._spread_keys),
             Role.EVEN: not self.wish.strict or all(key in labels for key in self._even_keys),
         }
         for factor, label in zip(self._factors, row.labels, strict=True):
-            counted = whole.get(factor.role, True) and factor.counted(verdict.standing)
+            counted = whole.get(factor.role, True) and factor.counted(standing)
             domain = label if counted else None
             row.domains.append(domain)
             factor.join(place.name, label, domain)
@@ -239,9 +206,9 @@ class Ranking:
         if row.drawer is not None:
             self._take_out(row)
 
-    def _file(self, place: Place, row: _Row) -> None:
+    def _file(self, name: str, row: _Row) -> None:
         """Lay a node into its drawer."""
-        verdict = row.verdict
+        verdict = self.fitness.verdicts[name]
         if verdict.refusal is not None:
             if row.drawer is not None:
                 self._take_out(row)
@@ -255,7 +222,7 @@ class Ranking:
         )
         standing = verdict.standing
         key = (row.wide, states, standing.disliked, standing.preferred)
-        entry = (-verdict.score, len(place.tenants), place.tie, place.name)
+        entry = verdict.entry
         drawer = row.drawer
         if drawer is not None and drawer.key == key:
             if row.entry == entry:
@@ -268,9 +235,6 @@ class Ranking:
                 drawer = self._drawers[key] = _Drawer(key)
             row.drawer = drawer
             drawer.size += 1
-        self._push(row, drawer, entry)
-
-    def _push(self, row: _Row, drawer: _Drawer, entry: Entry) -> None:
         row.entry = entry
         heap = drawer.heap
         heappush(heap, entry)
@@ -295,8 +259,12 @@ class Ranking:
         top = None
         while heap:
             entry = heap[0]
-            if not self._newest(drawer, entry):
+            row = self._rows.get(entry[3])
+            if row is None or row.drawer is not drawer or row.entry != entry:
                 heappop(heap)
+            elif (now := self.fitness.verdicts[entry[3]].entry) != entry:
+                row.entry = now
+                heapreplace(heap, now)
             elif entry[3] in excluded:
                 aside.append(heappop(heap))
             else:
@@ -353,73 +321,3 @@ class Ranking:
         if any(seen[number] for number, _ in self._of[Role.UNWELCOME]):
             return decision.UNWELCOME
         return None
-
-    def _extras(self, possible: _Possible) -> Iterator[int]:
-        """What each drawer gets beside the scores of its nodes, scaled over all drawers."""
-        if len(possible) == 1:
-            yield 0
-            return
-        dislike = max(drawer.disliked for drawer, *_ in possible)
-        prefer = max(drawer.preferred for drawer, *_ in possible)
-        even = self._evenness(possible)
-        liked = self._liking(possible)
-        for (drawer, *_), spread, like in zip(possible, even, liked, strict=True):
-            extra = SPREADING * spread + NEIGHBOURS * like
-            if dislike:
-                extra += TAINTS * (TOP - TOP * drawer.disliked // dislike)
-            if prefer:
-                extra += PREFERENCES * (TOP * drawer.preferred // prefer)
-            yield extra
-
-    def _evenness(self, possible: _Possible) -> list[int]:
-        factors = self._of[Role.EVEN]
-        if not factors:
-            return [0] * len(possible)
-        strict = self.wish.strict
-        judged = [
-            not strict or all(seen[number] is not None for number, _ in factors)
-            for _, seen, _, _ in possible
-        ]
-        weights: list[tuple[int, float, int]] = []
-        for number, factor in factors:
-            if factor.key == HOSTNAME:
-                domains = sum(size for (*_, size), use in zip(possible, judged, strict=True) if use)
-            else:
-                domains = len(
-                    {
-                        drawer.wide[factor.slot] or ""
-                        for (drawer, *_), use in zip(possible, judged, strict=True)
-                        if use
-                    }
-                )
-            assert factor.constraint is not None
-            weights.append((number, log(domains + 2), factor.constraint.max_skew - 1))
-        raw: list[int] = []
-        for (_, seen, _, _), use in zip(possible, judged, strict=True):
-            score = 0.0
-            if use:
-                for number, weight, slack in weights:
-                    count = seen[number]
-                    if count is not None:
-                        score += count * weight + slack
-            raw.append(int(score + 0.5) if use else -1)
-        known = [score for score in raw if score >= 0]
-        if not known:
-            return [0] * len(possible)
-        low, high = min(known), max(known)
-        return [
-            0 if score < 0 else TOP * (high + low - score) // high if high else TOP for score in raw
-        ]
-
-    def _liking(self, possible: _Possible) -> list[int]:
-        factors = self._of[Role.LIKE]
-        if not factors:
-            return [0] * len(possible)
-        raw = [
-            sum(factor.weight * (seen[number] or 0) for number, factor in factors)
-            for _, seen, _, _ in possible
-        ]
-        low, high = min(raw), max(raw)
-        if low == high:
-            return [0] * len(possible)
-        return [int(TOP * ((score - low) / (high - low))) for score in raw]

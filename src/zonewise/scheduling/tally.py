@@ -18,15 +18,35 @@ Spaces = Mapping[str, Mapping[str, str]]
 _NO_LABELS: Mapping[str, str] = {}
 
 
-class Tally:
-    """Pods that belong to all of some crowds, by node; nodes without any are absent."""
+class Counts:
+    """Pods by node; nodes without any are absent."""
 
-    __slots__ = ("counts", "crowds", "filed", "users")
+    __slots__ = ("by_node", "dirty")
+
+    def __init__(self) -> None:
+        self.by_node: dict[str, int] = {}
+        self.dirty: dict[int, set[str]] = {}
+        """Where to mark nodes whose count changed; whoever is in here uses the counts."""
+
+    def count(self, node: str, change: int) -> None:
+        """One comes or goes."""
+        left = self.by_node.get(node, 0) + change
+        if left:
+            self.by_node[node] = left
+        else:
+            self.by_node.pop(node, None)
+        for dirty in self.dirty.values():
+            dirty.add(node)
+
+
+class Tally(Counts):
+    """Pods that belong to all of some crowds."""
+
+    __slots__ = ("crowds", "filed")
 
     def __init__(self, crowds: tuple[Crowd, ...]) -> None:
+        super().__init__()
         self.crowds = crowds
-        self.counts: dict[str, int] = {}
-        self.users = 0
         self.filed = _label(crowds)
 
     def has(self, tenant: Tenant, spaces: Spaces) -> bool:
@@ -38,24 +58,16 @@ class Tally:
             for crowd in self.crowds
         )
 
-    def count(self, node: str, change: int) -> None:
-        """One comes or goes."""
-        left = self.counts.get(node, 0) + change
-        if left:
-            self.counts[node] = left
-        else:
-            self.counts.pop(node, None)
 
-
-class Carried:
+class Carried(Counts):
     """Pods that carry a term which concerns others; see ``Wish.carried`` for the weight."""
 
-    __slots__ = ("counts", "term", "weight")
+    __slots__ = ("term", "weight")
 
     def __init__(self, term: Term, weight: int) -> None:
+        super().__init__()
         self.term = term
         self.weight = weight
-        self.counts: dict[str, int] = {}
 
 
 class Tallies:
@@ -74,13 +86,11 @@ class Tallies:
                 if tally.has(tenant, spaces):
                     tally.count(tenant.node, 1)
             self._filed.setdefault(tally.filed, {})[id(tally)] = tally
-        tally.users += 1
         return tally
 
     def release(self, tally: Tally) -> None:
         """One who used it does so no more."""
-        tally.users -= 1
-        if not tally.users:
+        if not tally.dirty:
             del self._tallies[tally.crowds]
             del self._filed[tally.filed][id(tally)]
 

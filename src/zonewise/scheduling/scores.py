@@ -1,0 +1,101 @@
+"""What a group of nodes gets beside the nodes' own scores: taints, preferences, spreading, company.
+
+Each is scaled over all groups that are possible, to 0 to 100, and then counts two- or threefold.
+The arithmetic is that of Kubernetes' scheduler, down to where it cuts and where it rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import log
+from typing import NamedTuple
+
+from zonewise.scheduling.factor import Factor
+from zonewise.scheduling.fitness import TOP, Entry
+from zonewise.scheduling.terms import HOSTNAME
+
+TAINTS, PREFERENCES, SPREADING, NEIGHBOURS = 3, 2, 2, 2
+"""How much each scaled score counts beside the node's own."""
+
+Seen = list[int | None]
+"""The count of each factor; None where the nodes have no such label."""
+
+Numbered = Sequence[tuple[int, Factor]]
+
+
+class Group(NamedTuple):
+    """Nodes that differ in their own scores only, and the best of them."""
+
+    seen: Seen
+    wide: tuple[str | None, ...]
+    disliked: int
+    preferred: int
+    size: int
+    top: Entry
+
+
+def extras(groups: Sequence[Group], even: Numbered, likes: Numbered, strict: bool) -> list[int]:
+    """What each group gets; it makes no difference if there is only one."""
+    if len(groups) == 1:
+        return [0]
+    dislike = max(group.disliked for group in groups)
+    prefer = max(group.preferred for group in groups)
+    found: list[int] = []
+    for group, spread, like in zip(
+        groups, _evenness(groups, even, strict), _liking(groups, likes), strict=True
+    ):
+        extra = SPREADING * spread + NEIGHBOURS * like
+        if dislike:
+            extra += TAINTS * (TOP - TOP * group.disliked // dislike)
+        if prefer:
+            extra += PREFERENCES * (TOP * group.preferred // prefer)
+        found.append(extra)
+    return found
+
+
+def _evenness(groups: Sequence[Group], factors: Numbered, strict: bool) -> list[int]:
+    """Fewer pods in the domain are better, and more so in keys with many domains."""
+    if not factors:
+        return [0] * len(groups)
+    judged = [
+        not strict or all(group.seen[number] is not None for number, _ in factors)
+        for group in groups
+    ]
+    there = [group for group, use in zip(groups, judged, strict=True) if use]
+    weights: list[tuple[int, float, int]] = []
+    for number, factor in factors:
+        if factor.key == HOSTNAME:
+            domains = sum(group.size for group in there)
+        else:
+            domains = len({group.wide[factor.slot] or "" for group in there})
+        assert factor.constraint is not None
+        weights.append((number, log(domains + 2), factor.constraint.max_skew - 1))
+    raw = [
+        _crowding(group, weights) if use else -1 for group, use in zip(groups, judged, strict=True)
+    ]
+    known = [score for score in raw if score >= 0]
+    low, high = min(known, default=0), max(known, default=0)
+    return [
+        0 if score < 0 else TOP * (high + low - score) // high if high else TOP for score in raw
+    ]
+
+
+def _crowding(group: Group, weights: Sequence[tuple[int, float, int]]) -> int:
+    score = 0.0
+    for number, weight, slack in weights:
+        count = group.seen[number]
+        if count is not None:
+            score += count * weight + slack
+    return int(score + 0.5)
+
+
+def _liking(groups: Sequence[Group], factors: Numbered) -> list[int]:
+    """Pods that are wanted near, less those that are not."""
+    raw = [
+        sum(factor.weight * (group.seen[number] or 0) for number, factor in factors)
+        for group in groups
+    ]
+    low, high = min(raw), max(raw)
+    if low == high:
+        return [0] * len(groups)
+    return [int(TOP * ((score - low) / (high - low))) for score in raw]
