@@ -44,7 +44,13 @@ SECOND = 1.0
 @pytest.fixture(scope="module")
 def plane(real_binaries: real.Binaries) -> Iterator[real.ControlPlane]:
     """A control plane whose controller manager fills EndpointSlices."""
-    settings = real.Settings(controllers=CONTROLLERS, scheduler=False, fsync=False, audit=AUDIT)
+    settings = real.Settings(
+        controllers=CONTROLLERS,
+        scheduler=False,
+        fsync=False,
+        audit=AUDIT,
+        controller_manager_args=("--kube-api-qps=500", "--kube-api-burst=1000"),
+    )
     with real.start(settings, binaries=real_binaries) as running:
         yield running
 
@@ -114,13 +120,13 @@ async def test_our_hints_on_what_others_write(plane: real.ControlPlane, tmp_path
         try:
             await installed.apply()
             judge = Judge(cache, crowd.namespace)
-            await crowd.settle(services=60, most=12)
+            await crowd.settle(services=200, most=30)
             await complete(crowd, cache)
             before = await quiet(plane, crowd.namespace)
             assert judge.waiting == []
             judge.late.clear()
             crowd.events = 0
-            await crowd.churn(30)
+            await crowd.churn(60)
             await complete(crowd, cache)
             writers = (await quiet(plane, crowd.namespace))[len(before) :]
             ours = writers.count(installed.account)
