@@ -24,7 +24,7 @@ from zonewise.api.gates import FeatureGates
 from zonewise.runtime.cache import Cache
 from zonewise.topology import shares_of, zone_of
 from zonewise.traffic import Limits, wish_of
-from zonewise.traffic.slices import Plan, View, plan, service_of
+from zonewise.traffic.slices import Plan, View, has_endpoints, plan, service_of
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(400)]
 
@@ -50,6 +50,11 @@ def manager(real_binaries: real.Binaries) -> Iterator[real.ControlPlane]:
         yield running
 
 
+def selects(service: Service, pod: Pod) -> bool:
+    """Whether a pod is one of a Service's."""
+    return (service.spec.selector or {}).items() <= pod.metadata.labels.items()
+
+
 async def plans(crowd: Crowd) -> dict[str, Plan]:
     """What another pass over every Service would write, from lists read now."""
     client, space = crowd.client, crowd.namespace
@@ -64,12 +69,13 @@ async def plans(crowd: Crowd) -> dict[str, Plan]:
                 service=service,
                 wish=wish_of(service, FeatureGates()),
                 shares=shares,
-                pods=[pod for pod in pods if pod.metadata.labels["app"] == service.metadata.name],
+                pods=[pod for pod in pods if selects(service, pod)],
                 zones=zones,
                 slices=[one for one in slices if service_of(one) == service.metadata.name],
             )
         )
         for service in (await client.list(Service, space)).items
+        if has_endpoints(service)
     }
 
 
