@@ -265,3 +265,21 @@ async def test_pods_whose_controller_has_no_scale_cannot_be_counted() -> None:
         with pytest.raises(TooManyRequests) as caught:
             await cluster.client.evict("a", "default")
         assert caught.value.retry_after == 10
+
+
+async def test_budgets_without_a_label_of_their_own_find_their_pods() -> None:
+    """Everything, a choice of values, and what has no label: all follow the pods they select."""
+    async with living(PARTS) as cluster:
+        choice = [{"key": "app", "operator": "In", "values": ["web", "shop"]}]
+        without = [{"key": "app", "operator": "DoesNotExist"}]
+        await budget(cluster, "all", minAvailable=1, selector={})
+        await budget(cluster, "some", minAvailable=1, selector={"matchExpressions": choice})
+        await budget(cluster, "others", minAvailable=0, selector={"matchExpressions": without})
+        await pod(cluster, "a")
+        await pod(cluster, "b")
+        await status(cluster, 2, 1, 2, 1, name="all")
+        await status(cluster, 2, 1, 2, 1, name="some")
+        await status(cluster, 0, 0, 0, 0, name="others")
+        await cluster.client.patch(Pod, "a", "default", {"metadata": {"labels": {"app": None}}})
+        await status(cluster, 1, 1, 1, 0, name="some")
+        await status(cluster, 1, 0, 1, 1, name="others")

@@ -2,8 +2,9 @@
 
 One key is one budget. It is counted when it changes, when a pod that it selects comes, goes or
 changes its readiness, and when a workload is scaled; *every* budget that selects the pod is told,
-not only the first. Counting looks at all pods of the namespace, so changes are gathered for a
-moment that grows with their number: a storm of pods costs a bounded part of a processor.
+not only the first. Budgets and pods find each other by a label that both have, so neither looks at
+the whole namespace. Changes are gathered for a moment that grows with the number of pods a budget
+has: a storm of pods costs a bounded part of a processor.
 
 The count is written on the version it was made from. An eviction that spent the budget meanwhile
 makes the write a conflict and the budget is counted again, so a spent disruption never comes back.
@@ -41,6 +42,7 @@ from zonewise.embedded.workloads.views import Deployment, ReplicaSet, StatefulSe
 from zonewise.runtime.controller import Controller, own_key
 
 NAMESPACE = "budgets/namespace"
+LABEL = "budgets/label"
 GATHER_SECONDS = 0.05
 GATHER_PER_POD = 2e-5
 APPS = ("apps/v1", "extensions/v1beta1", "apps/v1beta1", "apps/v1beta2")
@@ -83,13 +85,15 @@ class Budgets:
 
     def __init__(self, means: Means) -> None:
         self._means = means
-        self._sizes: dict[str, int] = {}  # namespace -> pods when last counted
+        self._sizes: dict[Key, int] = {}  # budget -> pods when last counted
         self._selectors: dict[Key, tuple[PodDisruptionBudget, selector.Selector]] = {}
         self._counting = Controller("budgets", self._count, cache=means.cache, rng=means.rng)
         self._budgets = self._counting.watches(
-            PodDisruptionBudget, own_key, indexes={NAMESPACE: _namespace}
+            PodDisruptionBudget, own_key, indexes={NAMESPACE: _namespace, LABEL: _label}
         )
-        self._pods = self._counting.watches(Pod, _nobody, indexes={NAMESPACE: _namespace})
+        self._pods = self._counting.watches(
+            Pod, _nobody, indexes={NAMESPACE: _namespace, LABEL: _labels}
+        )
         self._pods.on_change(self._pod_changed)
         self._deployments = self._counting.watches(Deployment, _nobody)
         self._replica_sets = self._counting.watches(ReplicaSet, _nobody)
@@ -109,12 +113,15 @@ class Budgets:
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         if old is not None and new is not None and _counts_as(old) == _counts_as(new):
             return
-        pods = [pod for pod in (old, new) if pod is not None]
-        namespace = pods[0].metadata.namespace
-        for budget in self._budgets.by(NAMESPACE, namespace):
-            chosen = self._selector(budget)
-            if any(chosen.matches(pod.metadata.labels) for pod in pods):
-                self._soon(budget)
+        if old is not None and new is not None and old.metadata.labels == new.metadata.labels:
+            old = None
+        for pod in (old, new):
+            if pod is None:
+                continue
+            for place in (*_labels(pod), (pod.metadata.namespace, "", "")):
+                for budget in self._budgets.by(LABEL, place):
+                    if self._selector(budget).matches(pod.metadata.labels):
+                        self._soon(budget)
 
     def _scale_changed(
         self,
@@ -130,7 +137,7 @@ class Budgets:
                 self._soon(budget)
 
     def _soon(self, budget: PodDisruptionBudget) -> None:
-        size = self._sizes.get(budget.metadata.namespace, 0)
+        size = self._sizes.get(budget.key, 0)
         self._counting.enqueue(budget.key, after=GATHER_SECONDS + GATHER_PER_POD * size)
 
     def _selector(self, budget: PodDisruptionBudget) -> selector.Selector:
@@ -145,13 +152,13 @@ class Budgets:
         budget = self._budgets.get(key)
         if budget is None:
             self._selectors.pop(key, None)
+            self._sizes.pop(key, None)
             return None
         if budget.spec.node_selector_term is not None:
             return None
         chosen = self._selector(budget)
-        present = self._pods.by(NAMESPACE, key[0])
-        self._sizes[key[0]] = len(present)
-        pods = [pod for pod in present if chosen.matches(pod.metadata.labels)]
+        pods = [pod for pod in self._candidates(budget) if chosen.matches(pod.metadata.labels)]
+        self._sizes[key] = len(pods)
         if not pods:
             self._tell(budget, "Normal", "NoPods", "No matching pods found")
         now = self._means.clock()
@@ -175,6 +182,13 @@ class Budgets:
                 )
         await self._write(budget, counted_status(budget, count, now=text))
         return None if count.recheck is None else count.recheck + 1.0
+
+    def _candidates(self, budget: PodDisruptionBudget) -> tuple[Pod, ...]:
+        """Pods among which are all that a budget selects."""
+        namespace, name, value = _label(budget)[0]
+        if not name:
+            return self._pods.by(NAMESPACE, namespace)
+        return self._pods.by(LABEL, (namespace, name, value))
 
     async def _scale(self, budget: PodDisruptionBudget, pods: Iterable[Pod]) -> int:
         """What the pods' controllers were asked for, each counted once."""
@@ -310,6 +324,20 @@ def _nobody(_: Object) -> tuple[Key, ...]:
 
 def _namespace(item: Object) -> tuple[str]:
     return (item.metadata.namespace,)
+
+
+def _label(budget: PodDisruptionBudget) -> tuple[tuple[str, str, str]]:
+    """A label that every pod of a budget has; without one, all pods of the namespace are meant."""
+    namespace = budget.metadata.namespace
+    needed = selector.from_object(budget.spec.selector).required
+    exact = [(name, next(iter(values))) for name, values in needed.items() if len(values) == 1]
+    name, value = min(exact, default=("", ""))
+    return ((namespace, name, value),)
+
+
+def _labels(pod: Pod) -> tuple[tuple[str, str, str], ...]:
+    namespace = pod.metadata.namespace
+    return tuple((namespace, name, value) for name, value in pod.metadata.labels.items())
 
 
 def _counts_as(pod: Pod) -> tuple[object, ...]:
