@@ -6,8 +6,8 @@ says so by node affinity, and holds its pods there from then on; on a node witho
 on that node. A class that binds immediately has no node to go by: claims are then spread over the
 zones by name, those of one StatefulSet over neighbouring ones.
 
-The class is there from the start and is the default. It belongs to whoever runs the cluster: what
-was changed about it stays, and other classes may name the provisioner as well.
+The class is the default and is there at every start. What was changed about it stays, and other
+classes may name the provisioner as well.
 """
 
 from __future__ import annotations
