@@ -38,6 +38,7 @@ from zonewise.embedded.workloads.jobs_plan import (
     settled,
     tracked,
 )
+from zonewise.embedded.workloads.replicasets import namespace_ends
 from zonewise.embedded.workloads.views import Job, JobStatus, UncountedPods, opened
 from zonewise.runtime.controller import Controller, own_key
 
@@ -179,7 +180,7 @@ class Jobs:
             missing += 1
             if not isinstance(result, ApiError):
                 raise result
-            if not _namespace_ends(result):
+            if not namespace_ends(result):
                 failure = result
                 note = f"Error creating: {result}"
                 self._means.recorder.event(
@@ -348,9 +349,3 @@ def _relabelled(old: Pod | None, new: Pod) -> bool:
 def _untracked(_: Pod | None, new: Pod | None) -> bool:
     """A pod that a Job tracked once and that has no controller any more."""
     return new is not None and tracked(new) and new.metadata.controller is None
-
-
-def _namespace_ends(error: ApiError) -> bool:
-    details = error.status.details
-    causes = (details.causes if details else None) or ()
-    return any(cause.reason == "NamespaceTerminating" for cause in causes)
