@@ -14,6 +14,8 @@ from tests.traffic.clusters import shares
 from zonewise.api import EndpointSlice, Pod
 from zonewise.controllers import HintsController
 from zonewise.runtime.cache import Cache
+from zonewise.runtime.client import Client
+from zonewise.runtime.transport import Request, Response, Transport
 from zonewise.traffic import Limits
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
@@ -21,14 +23,33 @@ pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
 NODES = ("a0", "a1", "b0", "b1", "c0", "c1")
 
 
+class SlowNodes:
+    """A transport over which nodes are listed late."""
+
+    def __init__(self, transport: Transport, seconds: float) -> None:
+        self._transport = transport
+        self._seconds = seconds
+
+    async def send(self, request: Request) -> Response:
+        """Send a request, in its time."""
+        if request.path == "/api/v1/nodes":
+            await asyncio.sleep(self._seconds)
+        return await self._transport.send(request)
+
+    async def close(self) -> None:
+        """End every connection."""
+        await self._transport.close()
+
+
 class Killed:
     """A controller with a cache of its own, as in a process of its own, that can be killed."""
 
-    def __init__(self, cluster: Living) -> None:
+    def __init__(self, cluster: Living, *, nodes_after: float = 0.0) -> None:
         means = cluster.crew.means("hints")
-        self.cache = Cache(means.client)
+        client = Client(SlowNodes(means.client.transport, nodes_after), field_manager="hints")
+        self.cache = Cache(client)
         self.part = HintsController(
-            client=means.client,
+            client=client,
             cache=self.cache,
             recorder=means.recorder,
             clock=means.clock,
@@ -110,7 +131,7 @@ async def test_killed_at_random_moments_of_500_events(seed: int) -> None:
         running: Killed | None = None
         for _ in range(500):
             if running is None:
-                running = Killed(cluster)
+                running = Killed(cluster, nodes_after=rng.choice((0, 0, 0.1, 0.5)))
             await churn(shop, rng, pods)
             await asyncio.sleep(rng.choice((0, 0, 0, 0.01, 0.3)))
             if rng.random() < 0.05:
@@ -154,8 +175,8 @@ async def test_a_restart_takes_no_hints_away() -> None:
         versions = shop.versions()
         for number in range(100):
             await running.kill()
-            running = Killed(cluster)
-            await asyncio.sleep(0 if number % 3 else 2)
+            running = Killed(cluster, nodes_after=number % 4)
+            await asyncio.sleep(number % 6)
         assert shop.versions() == versions
         await running.kill()
 
