@@ -20,6 +20,7 @@ from zonewise.embedded.crew import Means, Part
 from zonewise.embedded.kubelets import Kubelets
 from zonewise.embedded.nodes import NodeLifecycle, PodCollector, TaintEviction
 from zonewise.embedded.scheduler import Scheduler
+from zonewise.embedded.volumes import Protection
 from zonewise.embedded.workloads.daemonsets import DaemonSets
 from zonewise.embedded.workloads.statefulsets import StatefulSets
 from zonewise.embedded.workloads.views import ControllerRevision, DaemonSet, StatefulSet
@@ -38,6 +39,7 @@ def parts(removal: Literal["evict", "delete"]) -> Parts:
         "pod-garbage-collector": PodCollector,
         "default-scheduler": Scheduler,
         "disruption-controller": Budgets,
+        "volume-protection-controller": Protection,
         "statefulset-controller": lambda means: StatefulSets(means, removal=removal),
         "daemonset-controller": lambda means: DaemonSets(means, removal=removal),
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import msgspec
@@ -100,8 +101,8 @@ async def test_a_set_of_none_has_a_revision() -> None:
         assert here.group().status.current_revision == here.group().status.update_revision
 
 
-async def test_claims_are_made_and_follow_the_policy() -> None:
-    """Every number has its claim; whenScaled Delete gives it to the pod that goes."""
+def claiming(replicas: int) -> dict[str, Any]:
+    """A set whose claims go when it is scaled down."""
     template = {
         "metadata": {"name": "data"},
         "spec": {
@@ -109,30 +110,45 @@ async def test_claims_are_made_and_follow_the_policy() -> None:
             "resources": {"requests": {"storage": "1Gi"}},
         },
     }
-    policy = {"whenDeleted": "Retain", "whenScaled": "Delete"}
-    body = manifest(
-        replicas=2,
+    return manifest(
+        replicas=replicas,
         volumeClaimTemplates=[template],
-        persistentVolumeClaimRetentionPolicy=policy,
+        persistentVolumeClaimRetentionPolicy={"whenDeleted": "Retain", "whenScaled": "Delete"},
         podManagementPolicy="Parallel",
     )
+
+
+def kept(here: Company) -> list[str]:
+    """The names of all claims."""
+    return sorted(one.metadata.name for one in here.claims)
+
+
+async def test_claims_are_made_and_follow_the_policy() -> None:
+    """Every number has its claim; whenScaled Delete gives it to the pod that goes."""
     async with company("n1") as here:
-        await here.post(StatefulSet, body)
+        await here.post(StatefulSet, claiming(2))
         await until(lambda: here.names() == ["web-0", "web-1"])
         volume = here.pod("web-1").spec.volumes[0]
         assert volume.persistent_volume_claim is not None
         assert volume.persistent_volume_claim.claim_name == "data-web-1"
-        claims = here.claims
-        await until(lambda: len(claims) == 2)
-        claim = claims.get(("default", "data-web-1"))
+        await until(lambda: kept(here) == ["data-web-0", "data-web-1"])
+        claim = here.claims.get(("default", "data-web-1"))
         assert claim is not None
         assert claim.metadata.labels == {"app": "web"}
         await here.patch(StatefulSet, "web", {"spec": {"replicas": 1}})
         await until(lambda: here.names() == ["web-0"])
-        # Who removes the finalizer that protects claims is not in this company.
-        await until(
-            lambda: len([one for one in claims if not one.metadata.deletion_timestamp]) == 1
-        )
+        await until(lambda: kept(here) == ["data-web-0"])
+
+
+async def test_no_claim_is_left_behind_by_haste() -> None:
+    """A set that grows and shrinks at once gives away every claim it made."""
+    async with company("n1") as here:
+        await here.post(StatefulSet, claiming(1))
+        for replicas in (9, 1, 6, 2):
+            await here.patch(StatefulSet, "web", {"spec": {"replicas": replicas}})
+            await asyncio.sleep(0.03)
+        await until(lambda: here.names() == ["web-0", "web-1"])
+        await until(lambda: kept(here) == ["data-web-0", "data-web-1"])
 
 
 async def test_a_failed_pod_is_made_again() -> None:

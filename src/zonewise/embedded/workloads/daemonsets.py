@@ -28,6 +28,7 @@ from zonewise.api.pod import Pod
 from zonewise.embedded.crew import Means
 from zonewise.embedded.workloads import daemonsets_plan as plan
 from zonewise.embedded.workloads import revisions
+from zonewise.embedded.workloads.cadence import elapsed
 from zonewise.embedded.workloads.creation import Draft, draft, in_batches
 from zonewise.embedded.workloads.daemonsets_place import Place, node_of, place_of
 from zonewise.embedded.workloads.daemonsets_plan import (
@@ -40,6 +41,7 @@ from zonewise.embedded.workloads.daemonsets_plan import (
 from zonewise.embedded.workloads.keeper import Keeper, Pass
 from zonewise.embedded.workloads.ordinals import REVISION_LABEL
 from zonewise.embedded.workloads.removal import Mode
+from zonewise.embedded.workloads.replicasets import namespace_ends
 from zonewise.embedded.workloads.revisions import HISTORY
 from zonewise.embedded.workloads.views import ControllerRevision, DaemonSet
 
@@ -62,7 +64,7 @@ class _Pause:
 class Pauses:
     """How long nodes have to wait before a failed pod is replaced once more."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float] = elapsed) -> None:
         self._clock = clock
         self._pauses: dict[Key, tuple[int, dict[str, _Pause]]] = {}
 
@@ -98,7 +100,7 @@ class DaemonSets(Keeper[DaemonSet]):
 
     def __init__(self, means: Means, *, removal: Mode = "evict") -> None:
         super().__init__(means, DaemonSet, removal=removal, workers=WORKERS)
-        self.pauses = Pauses(means.clock)
+        self.pauses = Pauses()
         self.pods.add_index(_BY_SET_AND_NODE, _by_set_and_node)
         self.nodes = self.controller.watches(Node, lambda _: ())
         self.nodes.on_change(self._node_changed)
@@ -192,18 +194,21 @@ class _Pass(Pass[DaemonSet]):
             labels[GENERATION_LABEL] = rule.generation
 
         async def create(node: str) -> Draft:
-            made = draft(group.spec.template, group, labels=labels, spec=place.spec_for(node))
-            return await self.client.create(made)
+            wanted = draft(group.spec.template, group, labels=labels, spec=place.spec_for(node))
+            return await self.client.create(wanted)
 
-        for result in await in_batches(nodes, create):
-            if isinstance(result, Draft):
-                self.wrote(result)
-                self._tell("SuccessfulCreate", f"Created pod: {result.metadata.name}")
-            elif isinstance(result, ZonewiseError):
-                self.errors.append(result)
-                self._tell("FailedCreate", f"Error creating: {result}", type="Warning")
-            else:
-                raise result
+        results = await in_batches(nodes, create)
+        for made in results:
+            if isinstance(made, Draft):
+                self.wrote(made)
+                self._tell("SuccessfulCreate", f"Created pod: {made.metadata.name}")
+        for error in results:
+            if isinstance(error, ZonewiseError):
+                if not namespace_ends(error):
+                    self.errors.append(error)
+                    self._tell("FailedCreate", f"Error creating: {error}", type="Warning")
+            elif isinstance(error, BaseException):
+                raise error
 
     async def _delete(self, decision: Decision, generation: int) -> None:
         """Take away what is no use, whatever budgets say."""

@@ -20,15 +20,18 @@ import msgspec
 
 from zonewise.api.apps import StatefulSetStatus
 from zonewise.api.errors import AlreadyExists, ZonewiseError
+from zonewise.api.meta import Key
 from zonewise.api.pod import Pod
 from zonewise.api.storage import PersistentVolumeClaim
 from zonewise.embedded.crew import Means
 from zonewise.embedded.workloads import ordinals, revisions
 from zonewise.embedded.workloads import statefulsets_claims as claims
 from zonewise.embedded.workloads.creation import Draft, draft, in_batches
+from zonewise.embedded.workloads.expectations import GLANCE, Expectations
 from zonewise.embedded.workloads.keeper import Keeper, Pass
 from zonewise.embedded.workloads.ordinals import REVISION_LABEL, Counts, Decision, Rule, number_of
 from zonewise.embedded.workloads.removal import Mode
+from zonewise.embedded.workloads.replicasets import namespace_ends
 from zonewise.embedded.workloads.revisions import HASH_LABEL, HISTORY
 from zonewise.embedded.workloads.views import ControllerRevision, StatefulSet, opened
 
@@ -46,13 +49,21 @@ class StatefulSets(Keeper[StatefulSet]):
     def __init__(self, means: Means, *, removal: Mode = "evict") -> None:
         super().__init__(means, StatefulSet, removal=removal, workers=WORKERS)
         self.claims = self.controller.watches(PersistentVolumeClaim, lambda _: ())
+        self.claimed: Expectations[Key, PersistentVolumeClaim] = Expectations(self.claims)
 
     def size(self, group: StatefulSet) -> int:
         """A pass looks at every pod; who goes step by step waits for each step anyway."""
         return group.spec.replicas if group.spec.pod_management_policy == "Parallel" else 0
 
+    def forget(self, key: Key) -> None:
+        """A set is gone."""
+        super().forget(key)
+        self.claimed.forget(key)
+
     async def keep(self, group: StatefulSet) -> float | None:
-        """One pass over a set."""
+        """One pass over a set, when its claims are seen as they were written."""
+        if not self.claimed.settled(group.key):
+            return GLANCE
         return await _Pass(self, group).run()
 
 
@@ -60,6 +71,7 @@ class _Pass(Pass[StatefulSet]):
     def __init__(self, home: StatefulSets, group: StatefulSet) -> None:
         super().__init__(home, group)
         self._claims = home.claims
+        self._claimed = home.claimed
 
     async def run(self) -> float | None:
         group = self.group
@@ -87,8 +99,11 @@ class _Pass(Pass[StatefulSet]):
             free = [number for number in rule.numbers if number not in taken]
             decision = ordinals.decide(rule, pods, now=self.now, stale=self._stale(free))
             await self._tend(decision)
-            await self._create(decision, rule, (current, update))
-            outdated = await self._take_down(decision)
+            # A pod whose claims could not be given away must not go, or they would stay for ever.
+            if not self.errors:
+                await self._create(decision, rule, (current, update))
+            if not self.errors:
+                outdated = await self._take_down(decision)
         await self._write_status(rule, counts, outdated, collisions)
         await self._forget(history, {rule.current, rule.update}, pods)
         return self.ended(pods)
@@ -144,7 +159,8 @@ class _Pass(Pass[StatefulSet]):
 
         for result in await in_batches(decision.births, create):
             if isinstance(result, ZonewiseError):
-                self.errors.append(result)
+                if not namespace_ends(result):
+                    self.errors.append(result)
             elif result is not None:
                 raise result
 
@@ -188,12 +204,13 @@ class _Pass(Pass[StatefulSet]):
                     raise ZonewiseError(f"pvc {name} is being deleted")
                 continue
             try:
-                await self.client.create(wanted)
+                made = await self.client.create(wanted)
             except AlreadyExists:
                 continue
             except ZonewiseError as error:
                 self._failed("create", f"Claim {name} for Pod {pod}", error)
                 raise
+            self._claimed.wrote(group.key, made)
             self._done("create", f"Claim {name} Pod {pod}", ends="success")
 
     async def _give_claims(self, pod: Pod, *, condemned: bool) -> None:
@@ -223,7 +240,9 @@ class _Pass(Pass[StatefulSet]):
                     "ownerReferences": given,
                 }
             }
-            await self.client.patch(PersistentVolumeClaim, meta.name, meta.namespace, body)
+            cls = PersistentVolumeClaim
+            given_away = await self.client.patch(cls, meta.name, meta.namespace, body)
+            self._claimed.wrote(group.key, given_away)
 
     async def _take_down(self, decision: Decision) -> int:
         """Take pods down; gives how many of them were outdated."""
