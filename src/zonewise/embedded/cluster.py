@@ -22,6 +22,7 @@ from zonewise.embedded.budgets import Budgets
 from zonewise.embedded.clients import Clients
 from zonewise.embedded.crew import Crew, Means, Part
 from zonewise.embedded.manifests import Planter
+from zonewise.embedded.mirroring import Mirroring
 from zonewise.embedded.nodes import NodeLifecycle, PodCollector, TaintEviction
 from zonewise.embedded.scheduler import Scheduler
 from zonewise.embedded.volumes import Binder, Ephemeral, Protection, Provisioner
@@ -111,6 +112,7 @@ def _parts(settings: Settings) -> Parts:
         "cronjob-controller": CronJobs,
         "disruption-controller": Budgets,
         "tokens-controller": AccountTokens,
+        "endpointslicemirroring-controller": Mirroring,
         "persistentvolume-binder": Binder,
         "volume-protection-controller": Protection,
         "ephemeral-volume-controller": Ephemeral,
