@@ -31,12 +31,11 @@ class FirstUse:
         self._client = client
         self._claims = claims
         self._shelf = shelf
-        self._waiting: dict[Key, asyncio.Event] = {}
+        self._waiting: dict[Key, set[asyncio.Event]] = {}
 
     def changed(self, key: Key) -> None:
         """A claim changed; who waits for it looks."""
-        event = self._waiting.get(key)
-        if event is not None:
+        for event in self._waiting.get(key, ()):
             event.set()
 
     def reserve(self, claims: Mapping[Key, str]) -> None:
@@ -76,7 +75,8 @@ class FirstUse:
             await self._client.patch(PersistentVolumeClaim, name, namespace, {"metadata": meta})
 
     async def _bound(self, key: Key) -> bool:
-        event = self._waiting.setdefault(key, asyncio.Event())
+        event = asyncio.Event()
+        self._waiting.setdefault(key, set()).add(event)
         try:
             while True:
                 event.clear()
@@ -87,5 +87,6 @@ class FirstUse:
                     return True
                 await event.wait()
         finally:
-            if self._waiting.get(key) is event:
+            self._waiting[key].discard(event)
+            if not self._waiting[key]:
                 del self._waiting[key]

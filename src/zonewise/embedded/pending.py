@@ -22,6 +22,7 @@ from zonewise.scheduling.decision import Change
 PAUSE = 1.0
 LONGEST_PAUSE = 10.0
 FLUSH = 300.0
+SLACK = 64
 
 _NOTHING = Change(0)
 
@@ -99,11 +100,10 @@ class Pending:
         self._apply_changes(now)
         while self._due and self._due[0][0] <= now:
             due, _, key = heapq.heappop(self._due)
-            waiting = self._pods.get(key)
-            if waiting is not None and waiting.due == due:
+            if self._counts(due, key):
                 self._resting.pop(key, None)
-                waiting.resumes = 0.0
-                self._get_ready(key, waiting, now)
+                self._pods[key].resumes = 0.0
+                self._get_ready(key, self._pods[key], now)
         while self._ready:
             *_, key = heapq.heappop(self._ready)
             waiting = self._pods.get(key)
@@ -116,8 +116,7 @@ class Pending:
         """When a pod gets ready by itself, if none is ready now and nothing happens."""
         while self._due:
             due, _, key = self._due[0]
-            waiting = self._pods.get(key)
-            if waiting is not None and waiting.due == due:
+            if self._counts(due, key):
                 return due
             heapq.heappop(self._due)
         return None
@@ -146,3 +145,11 @@ class Pending:
         waiting.due = due
         self._sequence += 1
         heapq.heappush(self._due, (due, self._sequence, key))
+        # Moments that were put off stay in the heap; they may not outnumber those that count.
+        if len(self._due) > 2 * len(self._pods) + SLACK:
+            self._due = [one for one in self._due if self._counts(one[0], one[2])]
+            heapq.heapify(self._due)
+
+    def _counts(self, due: float, key: Key) -> bool:
+        waiting = self._pods.get(key)
+        return waiting is not None and waiting.due == due

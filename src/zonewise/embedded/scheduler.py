@@ -78,9 +78,11 @@ class Scheduler:
         self.attempts = 0
         """How many decisions were made."""
         self._assumed: dict[Key, str] = {}
+        """Uids of pods that count as bound before the store shows them so."""
         self._wake = asyncio.Event()
         self._room = asyncio.Semaphore(IN_FLIGHT)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._failed: BaseException | None = None
         self._pods: Store[Pod] = means.cache.store(Pod)
         claims = means.cache.store(PersistentVolumeClaim)
         self._first_use = FirstUse(means.client, claims, self.cluster.shelf)
@@ -90,9 +92,10 @@ class Scheduler:
         """Schedule until cancelled."""
         await self._cache.synced()
         try:
-            while True:
+            while self._failed is None:
                 await self._some()
                 await self._rest()
+            raise self._failed
         finally:
             for task in self._tasks:
                 task.cancel()
@@ -115,6 +118,8 @@ class Scheduler:
     def _namespace(self, old: Namespace | None, new: Namespace | None) -> None:
         if new is not None:
             self.cluster.set_namespace(new)
+            if old is not None and old.metadata.labels != new.metadata.labels:
+                self._happened(Change.POD_CAME | Change.POD_WENT)
 
     def _service(self, old: Service | None, new: Service | None) -> None:
         if new is not None:
@@ -162,6 +167,7 @@ class Scheduler:
         if new is None:
             assert old is not None
             self.cluster.remove_node(old.metadata.name)
+            self._happened(Change.NODE)
         elif old is None or _shape(old) != _shape(new):
             self.cluster.set_node(new)
             self._happened(Change.NODE)
@@ -192,7 +198,7 @@ class Scheduler:
             self._happened(Change.POD_CAME)
         elif new.status.phase != old.status.phase and new.status.phase in ("Succeeded", "Failed"):
             self._happened(Change.POD_WENT)
-        elif new.metadata.labels != old.metadata.labels:
+        elif _asks(new) != _asks(old):
             self._happened(Change.POD_CAME | Change.POD_WENT)
         elif new.metadata.deletion_timestamp != old.metadata.deletion_timestamp:
             # A pod that ends counts no more where pods are spread.
@@ -203,6 +209,7 @@ class Scheduler:
         key = new.key
         if not _ours(new):
             self.pending.remove(key)
+            self.cluster.withdraw(key)
             return
         nominated = new.status.nominated_node_name
         if nominated:
@@ -251,7 +258,7 @@ class Scheduler:
         if decision.node:
             self.pending.remove(pod.key)
             self.cluster.assume(pod, decision.node)
-            self._assumed[pod.key] = decision.node
+            self._assumed[pod.key] = pod.metadata.uid
             self._first_use.reserve(decision.claims)
             self._start(self._place(pod, decision))
             return
@@ -269,7 +276,13 @@ class Scheduler:
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._failed = error
+            self._wake.set()
 
     async def _place(self, pod: Pod, decision: Decision) -> None:
         """Bind a pod to its node, its claims before it."""
@@ -305,8 +318,9 @@ class Scheduler:
     def _unassume(self, pod: Pod) -> None:
         """A binding failed; the store says what became of the pod, now or when it catches up."""
         key = pod.key
-        if self._assumed.pop(key, None) is None:
+        if self._assumed.get(key) != pod.metadata.uid:
             return
+        del self._assumed[key]
         self.cluster.remove_pod(key)
         now = self._pods.get(key)
         if now is not None and _ours(now):
@@ -373,8 +387,7 @@ class Scheduler:
                 "observedGeneration": meta.generation,
             }
             await self._patch_status(victim, {"conditions": [condition]})
-            with suppress(NotFound, Conflict):
-                await self._client.delete(Pod, meta.name, meta.namespace, uid=meta.uid)
+            await self._delete(victim)
         self._recorder.event(
             victim,
             related=pod,
@@ -382,6 +395,17 @@ class Scheduler:
             action="Preempting",
             note=f"Preempted by pod {pod.metadata.uid} on node {node}",
         )
+
+    async def _delete(self, pod: Pod) -> None:
+        """What cannot be deleted now is a victim again when its successor is tried again."""
+        meta = pod.metadata
+        try:
+            async with self._room:
+                await self._client.delete(Pod, meta.name, meta.namespace, uid=meta.uid)
+        except (NotFound, Conflict):
+            pass
+        except ZonewiseError as error:
+            _log.warning("not deleted", pod=f"{meta.namespace}/{meta.name}", error=str(error))
 
     async def _patch_status(self, pod: Pod, status: dict[str, object]) -> None:
         meta = pod.metadata
@@ -419,5 +443,5 @@ def _ours(pod: Pod) -> bool:
 
 
 def _asks(pod: Pod) -> tuple[object, ...]:
-    """What of a waiting pod may change, and is worth a new attempt if it does."""
+    """What of a pod may change and is worth new attempts if it does."""
     return pod.metadata.generation, pod.metadata.labels, pod.spec.scheduling_gates

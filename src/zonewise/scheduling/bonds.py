@@ -21,6 +21,8 @@ OWNERS = {
 }
 """Workloads whose selectors count."""
 
+KNOWN = 10_000
+
 
 class Bonds:
     """Selectors of Services and workloads."""
@@ -55,7 +57,8 @@ class Bonds:
 
     def remove_owner(self, kind: str, key: Key) -> None:
         """A workload is gone."""
-        self._owners.pop((kind, key), None)
+        if self._owners.pop((kind, key), None) is not None:
+            self._known.clear()
 
     def of(self, pod: Pod) -> Selector:
         """The pods a pod belongs to; everything if nothing binds it."""
@@ -69,6 +72,8 @@ class Bonds:
         )
         found = self._known.get(known)
         if found is None:
+            if len(self._known) >= KNOWN:
+                self._known.clear()
             requirements = {
                 str(one): one
                 for service in self._services.get(meta.namespace, {}).values()

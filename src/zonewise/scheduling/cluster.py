@@ -45,6 +45,7 @@ from zonewise.scheduling.wish import Book, Needs, Wish
 
 RANKINGS = 256
 LOG = 1 << 16
+CARRIERS = 1_000
 
 _NO_LABELS: Mapping[str, str] = {}
 
@@ -79,6 +80,7 @@ class Cluster:
         self._tallies = Tallies()
         self._carried: dict[tuple[Term, int], Carried] = {}
         self._carriers: list[Carried] = []
+        self._many_carriers = CARRIERS
         self._fitness: dict[tuple[Needs, frozenset[str] | None], Fitness] = {}
         self._asked: OrderedDict[Wish, _Asked] = OrderedDict()
         self._nominated: dict[Key, Tenant] = {}
@@ -295,6 +297,8 @@ class Cluster:
                 yield tenant
 
     def _ask(self, wish: Wish) -> _Asked:
+        if len(self._carriers) > self._many_carriers:
+            self._tidy()
         counts: list[Counts] = []
         factors = list(self._factors(wish, counts))
         names = wish.needs.names
@@ -348,6 +352,13 @@ class Cluster:
             if self._concerns(carried, wish) and not (alone and carried.weight):
                 role = Role.LIKE if carried.weight else Role.UNWELCOME
                 yield factor(role, carried.term.key, carried, weight=carried.weight)
+
+    def _tidy(self) -> None:
+        """Forget terms that nobody carries any more; revisions of workloads leave them behind."""
+        self._forget()
+        self._carried = {key: one for key, one in self._carried.items() if one.by_node}
+        self._carriers = list(self._carried.values())
+        self._many_carriers = 2 * len(self._carriers) + CARRIERS
 
     def _concerns(self, carried: Carried, wish: Wish) -> bool:
         space = self._spaces.get(wish.namespace, _NO_LABELS)
