@@ -16,10 +16,15 @@ import signal
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
+from tests.embedded.living import living, until
 
-from zonewise.api import DaemonSet, Deployment, Pod, StatefulSet
+from zonewise.api import DaemonSet, Deployment, Node, ObjectMeta, Pod, StatefulSet
+from zonewise.embedded.deleting import Deleter
+from zonewise.embedded.kubelets import Kubelets
 from zonewise.runtime.client import Client
 from zonewise.runtime.cluster import load_config
 from zonewise.runtime.transport import HttpsTransport
@@ -71,8 +76,20 @@ async def settled(client: Client) -> dict[str, list[Pod]]:
         if counts == WANTED and not behind:
             return pods
         if asyncio.get_running_loop().time() > deadline:
-            pytest.fail(f"{counts}, {behind}")
+            states = [shown(pod) for found in pods.values() for pod in found]
+            pytest.fail(f"{counts}, {behind}\n" + "\n".join(states))
         await asyncio.sleep(0.1)
+
+
+def shown(pod: Pod) -> str:
+    """A pod in a line, for whoever has to find out what became of it."""
+    meta, owner = pod.metadata, pod.metadata.controller
+    ready = [one.status for one in pod.status.conditions if one.type == "Ready"]
+    return (
+        f"{meta.name} {pod.status.phase} ready={ready} node={pod.spec.node_name} "
+        f"owner={owner.name if owner else None} made={meta.creation_timestamp} "
+        f"deleted={meta.deletion_timestamp} finalizers={meta.finalizers}"
+    )
 
 
 async def unfinished(client: Client) -> AsyncIterator[str]:
@@ -139,3 +156,27 @@ async def test_a_rollout_survives_kill(tmp_path: Path) -> None:
                 await moment
             process.send_signal(signal.SIGKILL)
             await process.wait()
+
+
+@pytest.mark.looptime
+async def test_a_pod_that_was_half_removed_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that dies between a pod's last mark and its end leaves nothing behind."""
+    removed = Deleter._write
+
+    async def dies(self: Deleter, *arguments: Any) -> Any:
+        if arguments[3] == "DELETED":
+            raise ConnectionResetError("killed")
+        return await removed(self, *arguments)
+
+    async with living({"kubelet": Kubelets}) as cluster:
+        pods = cluster.crew.cache.store(Pod)
+        await cluster.client.create(Node(metadata=ObjectMeta(name="n1")))
+        spec = {"nodeName": "n1", "containers": [{"name": "c", "image": "c"}]}
+        body = msgspec.json.encode({"metadata": {"name": "web"}, "spec": spec})
+        await cluster.client.raw("POST", "/api/v1/namespaces/default/pods", body=body)
+        await until(lambda: any(pod.status.phase == "Running" for pod in pods))
+        monkeypatch.setattr(Deleter, "_write", dies)
+        await cluster.client.delete(Pod, "web", "default", grace_period=30)
+        await until(lambda: any(pod.metadata.deletion_grace_period_seconds == 0 for pod in pods))
+        monkeypatch.setattr(Deleter, "_write", removed)
+        await until(lambda: not len(pods))

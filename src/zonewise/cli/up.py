@@ -439,12 +439,10 @@ def _loopback(host: str) -> bool:
 
 def _kubelets(pod_start: str | None, stages: str | None) -> kubelets.Settings:
     from zonewise.embedded.kubelets import DUAL_STACK, default_stages, read_stages
-    from zonewise.embedded.kubelets.stages import span
+    from zonewise.embedded.kubelets.stages import timed
 
     if stages is None:
-        chosen = dict(default_stages())
-        after = span(_POD_START if pod_start is None else pod_start)
-        chosen["bound"] = tuple(replace(stage, after=after) for stage in chosen["bound"])
+        chosen = timed(default_stages(), start=_POD_START if pod_start is None else pod_start)
         return replace(DUAL_STACK, stages=chosen)
     if pod_start is not None:
         raise ConfigError("--stages says when pods start; leave out --pod-start")

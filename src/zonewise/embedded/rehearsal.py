@@ -26,7 +26,7 @@ from zonewise.api.pod import Pod
 from zonewise.embedded.cluster import Cluster, Parts, Settings
 from zonewise.embedded.deeds import Deed, Stage
 from zonewise.embedded.kubelets import DUAL_STACK
-from zonewise.embedded.kubelets.stages import default_stages, span
+from zonewise.embedded.kubelets.stages import default_stages, timed
 from zonewise.embedded.measures import OF_SERVICES, Expectation, Gauges
 from zonewise.embedded.scenario import Scenario, Step
 
@@ -188,9 +188,7 @@ async def rehearse(
     With ``serve`` the cluster can be looked at from outside meanwhile; without, no thread and no
     socket is waited for, so the play is the same each time.
     """
-    stages = dict(default_stages())
-    after = span(scenario.pod_start)
-    stages["bound"] = tuple(replace(stage, after=after) for stage in stages["bound"])
+    stages = timed(default_stages(), start=scenario.pod_start)
     cluster = Cluster(
         folder,
         settings=Settings(kubelets=replace(DUAL_STACK, stages=stages), removal=scenario.removal),

@@ -261,7 +261,8 @@ class Kubelets:
             status = report(pod, life, place, now) if life.ended else None
             if status is not None:
                 await self._patch(pod, status)
-        if meta.deletion_grace_period_seconds == 0:
+        # A server that was killed in the middle of a removal has only marked the pod.
+        if meta.deletion_grace_period_seconds == 0 and meta.finalizers:
             return
         try:
             await self._means.client.delete(
