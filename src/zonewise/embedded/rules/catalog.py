@@ -37,6 +37,7 @@ from zonewise.embedded.rules.quotas import LimitRangeRules, QuotaRules
 from zonewise.embedded.rules.roles import BindingRules, RoleRules
 from zonewise.embedded.rules.services import ServiceRules
 from zonewise.embedded.rules.sets import DaemonSetRules, StatefulSetRules
+from zonewise.embedded.rules.signing import SigningRules
 from zonewise.embedded.rules.slices import EndpointsRules, SliceRules
 from zonewise.embedded.rules.storage import ClaimRules, VolumeRules
 from zonewise.embedded.rules.workloads import (
@@ -188,6 +189,7 @@ class Catalog:
             "autoscaling/horizontalpodautoscalers": AutoscalerRules(),
             "batch/cronjobs": CronJobRules(),
             "batch/jobs": JobRules(),
+            "certificates.k8s.io/certificatesigningrequests": SigningRules(),
             "coordination.k8s.io/leases": LeaseRules(),
             "discovery.k8s.io/endpointslices": SliceRules(),
             "events.k8s.io/events": NewEventRules(),
