@@ -7,6 +7,9 @@ from zonewise.controllers import HintsController, HintsSettings
 from zonewise.embedded.cluster import Parts
 from zonewise.embedded.crew import Means
 
+BATCH = 0.1
+"""Many pods get ready at once on one machine; so long their slices wait for more of them."""
+
 
 def controllers(gates: FeatureGates) -> Parts:
     """Zonewise's controllers by name."""
@@ -18,7 +21,7 @@ def controllers(gates: FeatureGates) -> Parts:
             recorder=means.recorder,
             clock=means.clock,
             rng=means.rng,
-            settings=HintsSettings(gates=gates),
+            settings=HintsSettings(gates=gates, batch=BATCH),
         )
 
     return {"endpointslice-controller": hints}
