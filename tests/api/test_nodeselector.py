@@ -120,3 +120,13 @@ def test_a_bad_term_names_the_part_at_fault(parts: dict[str, Any], words: str) -
     with pytest.raises(ParseError) as caught:
         nodeselector.from_term(term(**parts))
     assert words in str(caught.value)
+
+
+def test_a_term_that_nobody_understands_selects_nothing_and_spoils_no_other() -> None:
+    """A server lets such terms pass; the rest of the selector means what it says."""
+    bad = term(matchExpressions=[expression("cpus", "Gt", "many")])
+    good = term(matchFields=[expression("metadata.name", "In", "n1")])
+    assert nodeselector.understood(bad) == nodeselector.NodeTerm()
+    assert not nodeselector.from_object(NodeSelector(node_selector_terms=(bad,))).matches({}, "n1")
+    both = nodeselector.from_object(NodeSelector(node_selector_terms=(bad, good)))
+    assert both.matches(LABELS, "n1")

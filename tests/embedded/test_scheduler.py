@@ -253,3 +253,16 @@ async def test_a_claim_that_waits_is_told_the_node_and_waited_for() -> None:
         }
         await cluster.client.patch(PersistentVolumeClaim, "c", "default", bound)
         await until(lambda: node_of(cluster, "p") == "n", within=3)
+
+
+async def test_a_selector_that_nobody_understands_stops_one_pod_and_no_scheduler() -> None:
+    """A pod that wants a label to be greater than a word waits; the next pod gets its node."""
+    async with living(PARTS) as cluster:
+        await add_node(cluster, "n")
+        words = {"key": "cpus", "operator": "Gt", "values": ["many"]}
+        terms = [{"matchExpressions": [words]}]
+        required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+        await add_pod(cluster, "odd", affinity={"nodeAffinity": required})
+        await until(lambda: "didn't match Pod's node affinity" in refused(cluster, "odd"))
+        await add_pod(cluster, "plain")
+        await until(lambda: node_of(cluster, "plain") == "n")

@@ -72,9 +72,21 @@ def from_term(term: NodeSelectorTerm) -> NodeTerm:
     )
 
 
+def understood(term: NodeSelectorTerm) -> NodeTerm:
+    """The compiled form of one term; one that cannot be understood selects nothing."""
+    try:
+        return from_term(term)
+    except ParseError:
+        return NodeTerm()
+
+
 def from_object(selector: NodeSelector) -> NodeTerms:
-    """The compiled form of a whole selector."""
-    return NodeTerms(tuple(from_term(term) for term in selector.node_selector_terms or ()))
+    """The compiled form of a whole selector.
+
+    An API server lets pods and volumes pass whose terms nobody can understand (``Gt`` of a word).
+    They select nothing, and the other terms what they say.
+    """
+    return NodeTerms(tuple(understood(term) for term in selector.node_selector_terms or ()))
 
 
 def _requirement(condition: NodeSelectorRequirement) -> Requirement:

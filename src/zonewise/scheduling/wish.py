@@ -182,7 +182,7 @@ def _compiled(pod: Pod, together: Selector | None, volumes: Volumes) -> Wish:
             selector=selector.from_labels(spec.node_selector),
             required=None if required is None else nodeselector.from_object(required),
             preferred=tuple(
-                (one.weight, nodeselector.from_term(one.preference))
+                (one.weight, nodeselector.understood(one.preference))
                 for one in (node.preferred if node else ())
                 if one.weight
             ),

@@ -19,7 +19,6 @@ from typing import NamedTuple
 
 from zonewise.api import nodeselector
 from zonewise.api.core import Node, NodeSelector
-from zonewise.api.errors import ParseError
 from zonewise.api.pod import Pod, Toleration
 from zonewise.api.taints import kept_off
 
@@ -70,10 +69,7 @@ class _Judge:
         self._need = need
         self._terms: nodeselector.NodeTerms | None = None
         if need.required is not None:
-            try:
-                self._terms = nodeselector.from_object(need.required)
-            except ParseError:
-                self._terms = nodeselector.NodeTerms()
+            self._terms = nodeselector.from_object(need.required)
 
     def allows(self, node: Node) -> bool:
         labels = node.metadata.labels
