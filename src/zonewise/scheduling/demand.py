@@ -6,7 +6,8 @@ these instead, and its overhead is added.
 
 A container that states no request at all still takes something. For the scores, and only for them,
 it counts as ``ASSUMED_CPU`` and ``ASSUMED_MEMORY``; else any number of such pods would be drawn to
-the same node.
+the same node. Here requests of the pod as a whole count in the scores too; Kubernetes 1.36 leaves
+them out of one of the two, for the pod that is being placed.
 """
 
 from __future__ import annotations
