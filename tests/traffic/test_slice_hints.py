@@ -212,6 +212,16 @@ def test_pods_that_share_an_address_have_hints_of_their_own() -> None:
     assert shelf.settled()
 
 
+def test_a_pod_that_ends_does_not_share_its_successors_hint() -> None:
+    """On a node's network both have one address; only the ready one has the hint."""
+    shelf = Shelf(wish=AUTO, cpu=(1, 1))
+    shelf.put([pod(n, "ab"[n % 2], ips=[f"192.0.2.{n}"]) for n in range(4)])
+    shelf.put([pod(9, "a", ips=["192.0.2.0"], meta={"deletionTimestamp": "x"})])
+    shelf.sync()
+    assert shelf.per_zone() == {"a": 2, "b": 2}
+    assert [bool(one.hints) for one in shelf.endpoints()] == [True, True, True, True, False]
+
+
 def test_half_a_plan_is_completed() -> None:
     """A controller that dies between any two writes converges, without a duplicate."""
     for written in range(7):

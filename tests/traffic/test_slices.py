@@ -470,6 +470,19 @@ def test_slices_that_others_write_are_left_alone() -> None:
     assert shelf.settled()
 
 
+def test_slices_on_their_way_out_are_nobodys() -> None:
+    """A slice that somebody's finalizer holds is not filled; its endpoints go into another."""
+    shelf = Shelf()
+    shelf.put(pods(2))
+    shelf.sync()
+    piece = only(shelf)
+    leaving = replace(piece.metadata, deletion_timestamp="2026-01-03T00:00:00Z")
+    shelf.store(replace(piece, metadata=leaving))
+    made = shelf.sync()
+    assert (len(made.create), len(made.update), len(made.delete)) == (1, 0, 0)
+    assert len(made.create[0].endpoints or ()) == 2
+
+
 def test_a_family_that_is_dropped_takes_its_slices_along() -> None:
     """Scenario 37: from two families to one."""
     shelf = Shelf(owner=service(ipFamilies=["IPv4", "IPv6"]))

@@ -147,12 +147,17 @@ def plan(view: View, memory: Memory | None = None) -> Plan:
 def _sorted_out(
     view: View,
 ) -> tuple[list[EndpointSlice], list[EndpointSlice], list[EndpointSlice]]:
-    """Our slices, those of an older Service of this name, and those that others write."""
+    """Our slices, those of an older Service of this name, and those that others write.
+
+    One that is on its way out is nobody's: what is written into it goes with it.
+    """
     uid = view.service.metadata.uid
     ours: list[EndpointSlice] = []
     old: list[EndpointSlice] = []
     foreign: list[EndpointSlice] = []
     for piece in view.slices:
+        if piece.metadata.deletion_timestamp is not None:
+            continue
         if not identity.is_managed(piece):
             foreign.append(piece)
             continue
@@ -186,7 +191,8 @@ def _family(
     decision = decide(snapshot, before)
     hints = decision.hints if view.node_hints else _without_nodes(decision.hints)
     for candidate, target, home in zip(candidates, targets, homes, strict=True):
-        home[candidate.name] = candidate.written(hints.get(target.name))
+        # A pod that ends on a node's network has the address of its successor, not its hint.
+        home[candidate.name] = candidate.written(hints.get(target.name) if target.ready else None)
     sizes = [len(wanted.endpoints) for wanted in groups.values()]
     packing = pack(groups, readings, stale=metadata.stale(readings), limit=view.limit)
     family = Family(
