@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from random import Random
 from typing import Any
 
 import msgspec
 import pytest
-from tests.embedded.living import Living, living, until
+from tests.embedded.living import EPOCH, Living, living, until
 
 from zonewise.api import Node, Pod, convert, decode
 from zonewise.api.events import Event
 from zonewise.api.pod import PodCondition
 from zonewise.api.storage import PersistentVolumeClaim
-from zonewise.embedded.crew import Means
+from zonewise.embedded.crew import Crew, Means
 from zonewise.embedded.scheduler import Scheduler
 from zonewise.scheduling.volumes import SELECTED_NODE
 
@@ -266,3 +269,40 @@ async def test_a_selector_that_nobody_understands_stops_one_pod_and_no_scheduler
         await until(lambda: "didn't match Pod's node affinity" in refused(cluster, "odd"))
         await add_pod(cluster, "plain")
         await until(lambda: node_of(cluster, "plain") == "n")
+
+
+async def test_a_new_scheduler_goes_on_where_the_old_one_stopped() -> None:
+    """Who waits, and for whom a node is kept free, is found in the objects."""
+    async with living({}) as cluster:
+        pods = cluster.crew.cache.store(Pod)
+        await add_priority(cluster, "high", 100)
+        await add_node(cluster, "n", cpu="4")
+        async with scheduling(cluster):
+            await add_pod(cluster, "victim", cpu="3")
+            await until(lambda: bool(node_of(cluster, "victim")))
+            await add_pod(cluster, "p", cpu="3", priorityClassName="high")
+
+            def nominated() -> bool:
+                found = pods.get(("default", "p"))
+                return found is not None and found.status.nominated_node_name == "n"
+
+            await until(nominated)
+        await cluster.client.delete(Pod, "victim", "default", grace_period=0)
+        await add_pod(cluster, "greedy", cpu="2")
+        async with scheduling(cluster):
+            await until(lambda: node_of(cluster, "p") == "n")
+            await until(lambda: bool(refused(cluster, "greedy")))
+
+
+@asynccontextmanager
+async def scheduling(cluster: Living) -> AsyncIterator[None]:
+    """A scheduler of its own, for as long as it is needed."""
+    loop = asyncio.get_running_loop()
+    crew = Crew(cluster.server.connect, clock=lambda: EPOCH + loop.time(), rng=Random(2))
+    crew.add("default-scheduler", Scheduler)
+    work = asyncio.create_task(crew.run())
+    try:
+        yield
+    finally:
+        work.cancel()
+        await asyncio.gather(work, return_exceptions=True)

@@ -7,7 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.scheduling.situations import SITUATIONS, Obj, Situation
+from tests.scheduling.situations import (
+    HOST,
+    SITUATIONS,
+    Obj,
+    Situation,
+    affinity,
+    budget,
+    node,
+    pod,
+    spread,
+)
 from tests.scheduling.telling import told
 
 from zonewise.api import Pod, convert
@@ -37,8 +47,8 @@ def test_answers_are_those_of_the_real_scheduler(situation: Situation) -> None:
         *situation.nodes,
         *(admitted(situation, one) for one in situation.pods),
     ]
-    pod = convert(Pod, admitted(situation, situation.pod))
-    decisions = [told(objects, seed).decide(pod) for seed in SEEDS]
+    asking = convert(Pod, admitted(situation, situation.pod))
+    decisions = [told(objects, seed).decide(asking) for seed in SEEDS]
     answer = ANSWERS[situation.name]
     assert {decision.message for decision in decisions} == {answer.get("message", "")}
     assert {decision.node for decision in decisions} == set(answer.get("nodes", [""]))
@@ -46,3 +56,16 @@ def test_answers_are_those_of_the_real_scheduler(situation: Situation) -> None:
     assert {one.node for one in preemptions} == set(answer.get("nominated", []))
     for one in preemptions:
         assert sorted(name for _, name in one.victims) == answer["victims"]
+
+
+def test_a_selector_that_makes_no_sense_selects_nothing() -> None:
+    """Terms, constraints and budgets that cannot be read concern nobody, and stop nothing."""
+    odd = {"matchExpressions": [{"key": "app", "operator": "Near", "values": ["a"]}]}
+    term = {"topologyKey": HOST, "labelSelector": odd}
+    there = pod("x", on="n1", labels={"app": "a"}, **affinity("podAntiAffinity", term))
+    strange = {**budget("b", "a", 0)}
+    strange["spec"] = {"selector": odd}
+    cluster = told([node("n1"), there, strange])
+    asking = pod("p", labels={"app": "a"}, topologySpreadConstraints=[spread(labelSelector=odd)])
+    asking["spec"]["topologySpreadConstraints"][0]["topologyKey"] = HOST
+    assert cluster.decide(convert(Pod, asking)).node == "n1"

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from zonewise.api import selector
-from zonewise.api.errors import ParseError
 from zonewise.api.meta import Key, LabelSelector
 from zonewise.api.pod import Pod
 from zonewise.api.selector import EVERYTHING, Selector
+from zonewise.scheduling.terms import understood
 
 OWNERS = {
     ("apps/v1", "ReplicaSet"),
@@ -47,10 +47,7 @@ class Bonds:
 
     def set_owner(self, kind: str, key: Key, selects: LabelSelector | None) -> None:
         """A workload came or changed."""
-        try:
-            found = selector.from_object(selects)
-        except ParseError:
-            return
+        found = understood(selects)
         if self._owners.get((kind, key)) != found:
             self._owners[kind, key] = found
             self._known.clear()

@@ -17,7 +17,6 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from zlib import crc32
 
-from zonewise.api import selector
 from zonewise.api.core import Namespace, Node
 from zonewise.api.meta import Key
 from zonewise.api.pod import Pod
@@ -39,7 +38,7 @@ from zonewise.scheduling.place import Place, Tenant
 from zonewise.scheduling.preemption import preempt
 from zonewise.scheduling.ranking import Ranking
 from zonewise.scheduling.tally import Carried, Counts, Tallies, Tally
-from zonewise.scheduling.terms import Constraint, Crowd, Term
+from zonewise.scheduling.terms import Constraint, Crowd, Term, understood
 from zonewise.scheduling.volumes import Shelf, Volumes
 from zonewise.scheduling.wish import Book, Needs, Wish
 
@@ -170,7 +169,7 @@ class Cluster:
     def set_budget(self, budget: PodDisruptionBudget) -> None:
         """A budget came or changed."""
         self._refused.clear()
-        self.budgets[budget.key] = (budget, selector.from_object(budget.spec.selector))
+        self.budgets[budget.key] = (budget, understood(budget.spec.selector))
 
     def remove_budget(self, key: Key) -> None:
         """A budget is gone."""

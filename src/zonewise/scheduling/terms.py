@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from zonewise.api import selector as labelselector
+from zonewise.api.errors import ParseError
 from zonewise.api.meta import LabelSelector
 from zonewise.api.pod import PodAffinityTerm, TopologySpreadConstraint
 from zonewise.api.selector import NOTHING, Operator, Requirement, Selector
@@ -75,7 +76,7 @@ def term_of(term: PodAffinityTerm, namespace: str, labels: Mapping[str, str]) ->
     own = not term.namespaces and term.namespace_selector is None
     crowd = Crowd(
         namespaces=frozenset((namespace,) if own else term.namespaces),
-        space=labelselector.from_object(term.namespace_selector),
+        space=understood(term.namespace_selector),
         pods=_selector(term.label_selector, extra),
     )
     return Term(crowd, term.topology_key)
@@ -111,9 +112,17 @@ def living(namespace: str, pods: Selector) -> Crowd:
     return Crowd(frozenset((namespace,)), NOTHING, counted, ending=False)
 
 
+def understood(selector: LabelSelector | None) -> Selector:
+    """The compiled selector; one that makes no sense selects nothing."""
+    try:
+        return labelselector.from_object(selector)
+    except ParseError:
+        return NOTHING
+
+
 def _selector(selector: LabelSelector | None, extra: list[Requirement]) -> Selector:
-    found = labelselector.from_object(selector)
-    if selector is None or not extra:
+    found = understood(selector)
+    if found is NOTHING or not extra:
         return found
     return Selector({str(one): one for one in (*found.requirements, *extra)}.values())
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
-from zonewise.api import nodeselector, quantity, selector
+from zonewise.api import nodeselector, quantity
 from zonewise.api.meta import Key
 from zonewise.api.nodeselector import NodeTerm, NodeTerms
 from zonewise.api.pod import Pod
@@ -22,6 +22,7 @@ from zonewise.api.selector import Operator, Requirement, Selector
 from zonewise.api.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
 from zonewise.scheduling import decision
 from zonewise.scheduling.decision import Refusal
+from zonewise.scheduling.terms import understood
 
 SELECTED_NODE = "volume.kubernetes.io/selected-node"
 BIND_COMPLETED = "pv.kubernetes.io/bind-completed"
@@ -213,7 +214,7 @@ class Shelf:
         """Volumes for a claim: the one that is meant for it, else the smallest first."""
         own: list[PersistentVolume] = []
         fitting: list[tuple[Fraction, str, PersistentVolume]] = []
-        selects = None if claim.spec.selector is None else selector.from_object(claim.spec.selector)
+        selects = None if claim.spec.selector is None else understood(claim.spec.selector)
         for name, volume in self._volumes.items():
             if not _fits(volume, claim) or self._reserved.get(name, claim.key) != claim.key:
                 continue
