@@ -15,7 +15,7 @@ from zonewise.api.pod import Pod
 from zonewise.embedded.kubelets import Kubelets
 from zonewise.embedded.workloads.jobs import Jobs
 from zonewise.embedded.workloads.jobs_indexes import INDEX
-from zonewise.embedded.workloads.jobs_plan import TRACKING
+from zonewise.embedded.workloads.jobs_pods import TRACKING
 from zonewise.embedded.workloads.views import Job
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]

@@ -21,15 +21,8 @@ from zonewise.api.pod import (
     PodStatus,
 )
 from zonewise.embedded.workloads import jobs_indexes
-from zonewise.embedded.workloads.jobs_plan import (
-    FAILURES,
-    TRACKING,
-    Backoff,
-    Birth,
-    Plan,
-    plan,
-    settled,
-)
+from zonewise.embedded.workloads.jobs_plan import Birth, Plan, plan, settled
+from zonewise.embedded.workloads.jobs_pods import FAILURES, TRACKING, Backoff
 from zonewise.embedded.workloads.jobs_policies import FailurePolicy, SuccessPolicy
 from zonewise.embedded.workloads.views import Job, JobSpec, JobStatus, UncountedPods
 

@@ -28,16 +28,8 @@ from zonewise.embedded.workloads.claims import OWNED, claimed, indexed
 from zonewise.embedded.workloads.creation import Draft, draft, in_batches
 from zonewise.embedded.workloads.expectations import GLANCE, Expectations
 from zonewise.embedded.workloads.jobs_indexes import INDEX
-from zonewise.embedded.workloads.jobs_plan import (
-    TRACKING,
-    Backoff,
-    Birth,
-    Plan,
-    finished,
-    plan,
-    settled,
-    tracked,
-)
+from zonewise.embedded.workloads.jobs_plan import Birth, Plan, finished, plan, settled
+from zonewise.embedded.workloads.jobs_pods import TRACKING, Backoff, tracked
 from zonewise.embedded.workloads.replicasets import namespace_ends
 from zonewise.embedded.workloads.views import Job, JobStatus, UncountedPods, opened
 from zonewise.runtime.controller import Controller, own_key

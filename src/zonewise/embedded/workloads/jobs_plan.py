@@ -30,6 +30,17 @@ from zonewise.api.pod import Pod
 from zonewise.api.struct import Struct
 from zonewise.embedded.workloads import jobs_indexes
 from zonewise.embedded.workloads.jobs_indexes import index_of
+from zonewise.embedded.workloads.jobs_pods import (
+    FAILURES,
+    IGNORED,
+    Backoff,
+    finished_at,
+    later,
+    number,
+    order,
+    progress,
+    tracked,
+)
 from zonewise.embedded.workloads.jobs_policies import (
     Verdict,
     enough,
@@ -38,38 +49,8 @@ from zonewise.embedded.workloads.jobs_policies import (
 from zonewise.embedded.workloads.removal import ready
 from zonewise.embedded.workloads.views import Job, JobStatus, UncountedPods, opened
 
-TRACKING = "batch.kubernetes.io/job-tracking"
-FAILURES = "batch.kubernetes.io/job-index-failure-count"
-IGNORED = "batch.kubernetes.io/job-index-ignored-failure-count"
-FIRST_PAUSE = 10.0
-LONGEST_PAUSE = 600.0
 MOST_AT_ONCE = 500
 FINISHED = frozenset({"Succeeded", "Failed"})
-PHASES = {"Pending": 0, "Unknown": 1, "Running": 2}
-
-
-@dataclass(frozen=True, slots=True)
-class Backoff:
-    """Failures since the last success, and when the last of them was."""
-
-    failures: int = 0
-    last: float = 0.0
-
-    def after(self, succeeded: Sequence[Pod], failed: Sequence[Pod]) -> Backoff:
-        """The record with pods that have finished since."""
-        ends = sorted(map(finished_at, failed))
-        if not succeeded:
-            return Backoff(self.failures + len(ends), ends[-1]) if ends else self
-        success = max(map(finished_at, succeeded))
-        later = [end for end in ends if end > success]
-        return Backoff(len(later), later[-1]) if later else Backoff()
-
-    def remaining(self, now: float) -> float:
-        """Seconds until the next pod may be made."""
-        if not self.failures:
-            return 0.0
-        pause = min(FIRST_PAUSE * float(1 << min(self.failures - 1, 16)), LONGEST_PAUSE)
-        return max(self.last + pause - now, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,11 +100,6 @@ def finished(job: Job) -> Condition | None:
     )
 
 
-def tracked(pod: Pod) -> bool:
-    """Whether a pod has still to be counted."""
-    return TRACKING in pod.metadata.finalizers
-
-
 def plan(job: Job, pods: Iterable[Pod], *, backoff: Backoff, now: float) -> Plan:
     """What to do about a Job that is not over yet; ``pods`` are all of its own."""
     return _Pass(job, pods, backoff, now).plan()
@@ -142,22 +118,6 @@ def settled(plan: Plan, status: JobStatus, held: Iterable[Pod], *, now: str) -> 
     return msgspec.structs.replace(status, conditions=conditions, completion_time=done)
 
 
-def finished_at(pod: Pod) -> float:
-    """When a pod ended: its containers, else its readiness, else its deletion."""
-    ends = [one.state.terminated for one in pod.status.container_statuses]
-    moments = [end.finished_at for end in ends if end is not None and end.finished_at]
-    if moments and len(moments) == len(ends):
-        return max(times.parse(moment).timestamp() for moment in moments)
-    for one in pod.status.conditions:
-        if one.type == "Ready" and one.status == "False" and one.last_transition_time:
-            return times.parse(one.last_transition_time).timestamp()
-    meta = pod.metadata
-    if meta.deletion_timestamp:
-        due = times.parse(meta.deletion_timestamp).timestamp()
-        return due - (meta.deletion_grace_period_seconds or 0)
-    return times.parse(meta.creation_timestamp).timestamp() if meta.creation_timestamp else 0.0
-
-
 class _Pass:
     """One look at a Job."""
 
@@ -171,7 +131,7 @@ class _Pass:
         self.policy = job.spec.pod_failure_policy
         self.failed_only = self.policy is not None or job.spec.pod_replacement_policy == "Failed"
         self.suspended = bool(job.spec.suspend)
-        self.pods = sorted(pods, key=lambda pod: (_order(pod), pod.metadata.name))
+        self.pods = sorted(pods, key=lambda pod: (order(pod), pod.metadata.name))
         self.active = [
             pod
             for pod in self.pods
@@ -327,7 +287,7 @@ class _Pass:
     def _surplus(self, least: int) -> tuple[Pod, ...]:
         """Pods to take down: whose index is wrong or taken, then those least far."""
         surplus: list[Pod] = []
-        kept = sorted(self.active, key=_progress)
+        kept = sorted(self.active, key=progress)
         if self.indexed:
             seen: set[int] = set()
             for pod in reversed(kept):
@@ -354,7 +314,7 @@ class _Pass:
             last = self.delayed.get(index)
             pause = 0.0
             if last is not None:
-                record = Backoff(_number(last, FAILURES) + _number(last, IGNORED) + 1)
+                record = Backoff(number(last, FAILURES) + number(last, IGNORED) + 1)
                 pause = Backoff(record.failures, finished_at(last)).remaining(self.now)
             if pause > 0:
                 pauses.append(pause)
@@ -369,8 +329,8 @@ class _Pass:
         if last is None:
             return {FAILURES: "0"}
         ignored = self._verdict(last).action == "Ignore"
-        counts = {FAILURES: str(_number(last, FAILURES) + (not ignored))}
-        if overlooked := _number(last, IGNORED) + ignored:
+        counts = {FAILURES: str(number(last, FAILURES) + (not ignored))}
+        if overlooked := number(last, IGNORED) + ignored:
             counts[IGNORED] = str(overlooked)
         return counts
 
@@ -442,7 +402,7 @@ class _Pass:
             if index is None or index >= completions or not tracked(pod) or not self._failed(pod):
                 continue
             action = self._verdict(pod).action
-            if action == "FailIndex" or (action != "Ignore" and _number(pod, FAILURES) >= limit):
+            if action == "FailIndex" or (action != "Ignore" and number(pod, FAILURES) >= limit):
                 failed.add(index)
         old = jobs_indexes.parse(self.status.failed_indexes, completions)
         self.bad_indexes = old | failed
@@ -454,7 +414,7 @@ class _Pass:
                 continue
             if tracked(pod) and self._failed(pod):
                 last = self.delayed.get(index)
-                if last is None or _later(pod, last):
+                if last is None or later(pod, last):
                     self.delayed[index] = pod
 
     def _new(self, noted: Sequence[str], fits: Callable[[Pod], bool]) -> list[Pod]:
@@ -464,7 +424,7 @@ class _Pass:
         ]
         if not self.indexed:
             return found
-        return [pod for pod in found if _order(pod) < (self.completions or 0)]
+        return [pod for pod in found if order(pod) < (self.completions or 0)]
 
     def _failed(self, pod: Pod) -> bool:
         """Failed, or on its way out before it could finish."""
@@ -525,45 +485,4 @@ def _counted(status: JobStatus, held: set[str]) -> JobStatus:
         succeeded=status.succeeded + len(noted.succeeded) - len(good),
         failed=status.failed + len(noted.failed) - len(bad),
         uncounted_terminated_pods=UncountedPods(succeeded=good, failed=bad),
-    )
-
-
-def _order(pod: Pod) -> int:
-    """By index; pods without one are after all others."""
-    index = index_of(pod)
-    return 1 << 31 if index is None else index
-
-
-def _number(pod: Pod, annotation: str) -> int:
-    text = pod.metadata.annotations.get(annotation, "")
-    return int(text) if text.isdecimal() and text.isascii() else 0
-
-
-def _later(pod: Pod, than: Pod) -> bool:
-    def rank(one: Pod) -> tuple[int, float]:
-        return _number(one, FAILURES) + _number(one, IGNORED), finished_at(one)
-
-    return rank(pod) >= rank(than)
-
-
-def _progress(pod: Pod) -> tuple[bool, int, bool, float, int, float, str]:
-    """How far a pod is: placed, phase, ready, for how long, restarts, age."""
-    since = next(
-        (
-            one.last_transition_time
-            for one in pod.status.conditions
-            if one.type == "Ready" and one.status == "True"
-        ),
-        None,
-    )
-    restarts = max((one.restart_count for one in pod.status.container_statuses), default=0)
-    created = pod.metadata.creation_timestamp
-    return (
-        bool(pod.spec.node_name),
-        PHASES.get(pod.status.phase, 0),
-        ready(pod),
-        -times.parse(since).timestamp() if since else 0.0,
-        -restarts,
-        -times.parse(created).timestamp() if created else 0.0,
-        pod.metadata.name,
     )
