@@ -1,0 +1,27 @@
+"""The page about Kubernetes' own specs."""
+
+from __future__ import annotations
+
+from tools.conformance.__main__ import REPORT, known, report, specs
+
+
+def test_the_page_says_what_it_said() -> None:
+    """What the page tells of every spec can be read back, and is written the same again."""
+    page = REPORT.read_text()
+    told = known(page)
+    assert list(told) == specs()
+    assert report(told) == page
+
+
+def test_a_new_outcome_replaces_the_old_one_and_no_other() -> None:
+    """Rows of specs that were not run stay."""
+    told = known(REPORT.read_text())
+    first, *others = told
+    changed = known(report(told | {first: "failed"}))
+    assert changed[first] == "failed"
+    assert all(changed[spec] == told[spec] for spec in others)
+
+
+def test_specs_nobody_ran_are_called_so() -> None:
+    """An empty page knows of no outcome."""
+    assert set(known("").values()) == {"not run"}
