@@ -144,11 +144,13 @@ class Cluster:
 
     def nominate(self, pod: Pod, node: str) -> None:
         """Keep room on a node for a pod that waits until others have made it."""
+        self._refused.clear()
         self._nominated[pod.key] = Tenant(pod, self.book.wish(pod), node)
 
     def withdraw(self, key: Key) -> None:
         """A pod waits for room no more."""
-        self._nominated.pop(key, None)
+        if self._nominated.pop(key, None) is not None:
+            self._refused.clear()
 
     def outranked(self, pod: Pod, node: str) -> list[Key]:
         """Pods a node is kept free for that are less important than another."""
