@@ -380,6 +380,17 @@ async def test_deletion_takes_its_time_and_no_longer_than_its_grace() -> None:
         assert ("default", "stubborn") not in scene.pods
 
 
+async def test_a_grace_of_ages_is_no_reason_to_stay() -> None:
+    """A pod that may take as long as numbers go can be deleted, and is."""
+    async with living(kubelets()) as cluster:
+        scene = Scene(cluster)
+        await scene.node()
+        await scene.pod(terminationGracePeriodSeconds=2**63 - 1)
+        await scene.ready()
+        await cluster.client.delete(Pod, "web", "default")
+        await until(lambda: ("default", "web") not in scene.pods)
+
+
 async def test_a_held_pod_ends_before_it_goes() -> None:
     """A pod with a finalizer is written down as ended; its owner lets it go."""
     async with living(kubelets()) as cluster:

@@ -110,6 +110,7 @@ def test_what_a_pod_draws_depends_on_seed_pod_and_stage_alone(seed: int, uid: st
 def test_pauses_before_restarts_grow_up_to_five_minutes() -> None:
     """None at first, then 10 s, doubled each time."""
     assert [backoff(count) for count in (0, 1, 2, 5, 6, 100)] == [0, 10, 20, 160, 300, 300]
+    assert backoff(2_000_000) == 300
 
 
 def test_who_ran_long_is_restarted_at_once() -> None:
@@ -132,6 +133,7 @@ def test_who_ran_long_is_restarted_at_once() -> None:
         (("sh", "-c", "exit 2; sleep 9"), Outcome(2, 0)),
         (("sh", "-c", "while true; do sleep 1; done"), Outcome()),
         (("nginx", "-g", "daemon off;"), Outcome()),
+        (("sh", "-c", "exit " + "9" * 5000), Outcome()),
     ],
 )
 def test_commands_are_recognised(words: tuple[str, ...], meant: Outcome) -> None:
@@ -182,6 +184,11 @@ def test_tiny_networks_give_what_they_have() -> None:
     """A network without room for anybody gives nothing, and says so by None."""
     assert Addresses("192.0.2.0/32").take() is None
     assert Addresses("fd00::/126").take() == "fd00::2"
+
+
+def test_a_range_may_name_an_address_in_it() -> None:
+    """A server takes 192.0.2.9/29 as the range of a node, so its pods get addresses."""
+    assert Addresses("192.0.2.9/29").take() == "192.0.2.10"
 
 
 def test_ranges_are_cut_in_step() -> None:

@@ -31,6 +31,8 @@ SELF_MARKED = frozenset({NAMESPACES, "apiextensions.k8s.io/customresourcedefinit
 """Kinds whose deletion is marked by rules of their own: no grace period, no new generation."""
 UNCOLLECTED = frozenset({NAMESPACES, "/events"})
 """Kinds whose dependents the garbage collector never waits for."""
+_LONGEST = 100 * 365 * 24 * 3600
+"""Nobody waits for longer; a date has four digits for its year."""
 POLICIES = ("Foreground", "Background", "Orphan")
 
 
@@ -186,7 +188,7 @@ class Deleter:
             return Deleted(await self._write(served, entry, obj, "DELETED", options), True)
         marked = meta.get("deletionTimestamp")
         if not marked or (graceful and grace < (meta.get("deletionGracePeriodSeconds") or 0)):
-            end = times.parse(scene.now) + dt.timedelta(seconds=grace)
+            end = times.parse(scene.now) + dt.timedelta(seconds=min(grace, _LONGEST))
             meta["deletionTimestamp"] = times.format_time(end)
             if served.storage not in SELF_MARKED:
                 meta["deletionGracePeriodSeconds"] = grace

@@ -24,7 +24,8 @@ class Addresses:
     """The addresses of one network."""
 
     def __init__(self, network: str) -> None:
-        self.network = ipaddress.ip_network(network)
+        # A server lets ranges pass that name an address in them: 10.0.0.1/24.
+        self.network = ipaddress.ip_network(network, strict=False)
         self._first = int(self.network.network_address)
         # An IPv4 network's last address is its broadcast.
         self._size = self.network.num_addresses - (self.network.version == 4)
@@ -110,7 +111,7 @@ class Ranges:
         found: set[int] = set()
         for text in blocks:
             try:
-                block = ipaddress.ip_network(text)
+                block = ipaddress.ip_network(text, strict=False)
             except ValueError:
                 continue
             for network, size in zip(self._networks, self._sizes, strict=True):

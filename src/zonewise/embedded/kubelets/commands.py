@@ -30,6 +30,8 @@ class Outcome(NamedTuple):
 
 
 UNKNOWN = Outcome()
+DIGITS = 20
+"""Codes of more are nobody's; Python reads no number of thousands."""
 
 
 def outcome(pod: Pod) -> Outcome:
@@ -74,7 +76,7 @@ def _step(line: str) -> Outcome | None:
             return Outcome(1, 0.0)
         case ["pause"] | ["sleep", "infinity"]:
             return Outcome(0, inf)
-        case ["exit", code] if code.isdecimal():
+        case ["exit", code] if code.isdecimal() and len(code) < DIGITS:
             return Outcome(int(code) % 256, 0.0)
         case ["sleep", seconds] if seconds.isdecimal():
             return Outcome(0, float(seconds))

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from zonewise.api import times
 from zonewise.api.pod import Pod
-from zonewise.embedded.kubelets.commands import outcome
+from zonewise.embedded.kubelets.commands import DIGITS, outcome
 from zonewise.embedded.kubelets.stages import Stage, Stages, State
 
 EXIT_CODE = "zonewise.io/exit-code"
@@ -169,7 +169,8 @@ def _finish(life: Life, code: int, now: float, *, reason: str = "") -> Life:
 
 def _exit_code(pod: Pod) -> int:
     given = pod.metadata.annotations.get(EXIT_CODE, "")
-    return int(given) % 256 if given.isdecimal() else outcome(pod).code
+    readable = given.isdecimal() and len(given) < DIGITS
+    return int(given) % 256 if readable else outcome(pod).code
 
 
 def _moment(text: str | None, otherwise: float) -> float:

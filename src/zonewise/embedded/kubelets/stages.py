@@ -39,6 +39,8 @@ EFFECTS: Mapping[State, frozenset[Effect]] = {
 }
 BACKOFF_FIRST = 10.0
 BACKOFF_LAST = 300.0
+_DOUBLINGS = 5
+"""So many take the first pause to the last."""
 
 _PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)")
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
@@ -119,6 +121,8 @@ Stages = Mapping[State, tuple[Stage, ...]]
 
 def backoff(restarts: int) -> float:
     """The pause before a container starts again: none at first, then ever longer ones."""
+    if restarts > _DOUBLINGS:
+        return BACKOFF_LAST
     return min(BACKOFF_FIRST * 2.0 ** (restarts - 1), BACKOFF_LAST) if restarts else 0.0
 
 
