@@ -92,7 +92,10 @@ class Tallies:
         """One who used it does so no more."""
         if not tally.dirty:
             del self._tallies[tally.crowds]
-            del self._filed[tally.filed][id(tally)]
+            filed = self._filed[tally.filed]
+            del filed[id(tally)]
+            if not filed:
+                del self._filed[tally.filed]
 
     def count(self, tenant: Tenant, change: int, spaces: Spaces) -> None:
         """A pod comes or goes."""
