@@ -32,6 +32,10 @@ GROUPS = {
     "jobs": "/apis/batch/v1",
     "poddisruptionbudgets": "/apis/policy/v1",
     "persistentvolumeclaims": "/api/v1",
+    "limitranges": "/api/v1",
+    "resourcequotas": "/api/v1",
+    "secrets": "/api/v1",
+    "services": "/api/v1",
 }
 WIDE = {"persistentvolumes": "/api/v1", "storageclasses": "/apis/storage.k8s.io/v1"}
 TIMES = frozenset({"lastTransitionTime", "lastProbeTime", "startTime", "completionTime"})
