@@ -151,12 +151,24 @@ def test_scale(kubectl: Kubectl) -> None:
     assert len(pods(kubectl, "catalog")) == 12
     kubectl("scale", "deployment/catalog", "--current-replicas=12", "--replicas=6")
     kubectl("wait", "--for=jsonpath={.status.replicas}=6", "deployment/catalog", WAIT)
-    kubectl("scale", "statefulset/orders", "--replicas=1")
-    kubectl("wait", "--for=delete", "pod/orders-1", "pod/orders-2", WAIT)
+    kubectl("scale", "statefulset/orders", "--replicas=2")
+    kubectl("wait", "--for=delete", "pod/orders-2", WAIT)
     kubectl("scale", "statefulset/orders", "--replicas=3")
     kubectl("rollout", "status", "statefulset/orders", WAIT)
     names = {pod["metadata"]["name"] for pod in pods(kubectl, "orders")}
     assert names == {"orders-0", "orders-1", "orders-2"}
+
+
+def test_a_budget_holds_a_scale_down_back(kubectl: Kubectl) -> None:
+    """What would take a budget's last pods away is refused, with an event that says so."""
+    kubectl("scale", "statefulset/orders", "--replicas=1")
+    kubectl("wait", "--for=delete", "pod/orders-2", WAIT)
+    refused = "reason=EvictionRefused,involvedObject.name=orders"
+    kubectl("wait", "--for=create", "events", f"--field-selector={refused}", WAIT)
+    assert "orders-1 stays for now" in kubectl("get", "events", f"--field-selector={refused}")
+    assert len(pods(kubectl, "orders")) == 2
+    kubectl("scale", "statefulset/orders", "--replicas=3")
+    kubectl("rollout", "status", "statefulset/orders", WAIT)
 
 
 def test_describe(kubectl: Kubectl) -> None:
