@@ -103,3 +103,25 @@ def test_a_pod_that_initializes() -> None:
         },
     }
     assert cells("", "v1", "pods", pod)["Status"] == "Init:1/2"
+
+
+def test_an_autoscaler_shows_its_target_and_its_first_metrics() -> None:
+    """What nobody measures is unknown; from the third metric on only their number is told."""
+    cpu = {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 80}}
+    load = {"metric": {"name": "load"}, "target": {"type": "AverageValue", "averageValue": "5"}}
+    outside = {"metric": {"name": "queue"}, "target": {"type": "Value", "value": "30"}}
+    spec = {
+        "scaleTargetRef": {"kind": "Deployment", "name": "web"},
+        "maxReplicas": 9,
+        "metrics": [
+            {"type": "Resource", "resource": cpu},
+            {"type": "Pods", "pods": load},
+            {"type": "External", "external": outside},
+        ],
+    }
+    current = {"name": "cpu", "current": {"averageUtilization": 35, "averageValue": "1"}}
+    status = {"currentReplicas": 2, "currentMetrics": [{"type": "Resource", "resource": current}]}
+    found = cells("autoscaling", "v2", "horizontalpodautoscalers", {"spec": spec, "status": status})
+    assert found["Reference"] == "Deployment/web"
+    assert found["Targets"] == "cpu: 35%/80%, <unknown>/5 + 1 more..."
+    assert (found["MinPods"], found["MaxPods"], found["Replicas"]) == ("<unset>", 9, 2)

@@ -20,6 +20,8 @@ from zonewise.embedded.printers.base import (
     template_of,
 )
 
+UNKNOWN = "<unknown>"
+
 
 @prints("apps/deployments")
 def _deployment(obj: Obj, now: str) -> list[Any]:
@@ -175,3 +177,51 @@ def _priority_class(obj: Obj, now: str) -> list[Any]:
 @prints("node.k8s.io/runtimeclasses")
 def _runtime_class(obj: Obj, now: str) -> list[Any]:
     return [name_of(obj), obj.get("handler", ""), age_of(obj, now)]
+
+
+@prints("autoscaling/horizontalpodautoscalers")
+def _autoscaler(obj: Obj, now: str) -> list[Any]:
+    spec, status = spec_of(obj), status_of(obj)
+    target = spec.get("scaleTargetRef") or {}
+    least = spec.get("minReplicas")
+    return [
+        name_of(obj),
+        f"{target.get('kind', '')}/{target.get('name', '')}",
+        _metrics(spec.get("metrics") or [], status.get("currentMetrics") or []),
+        "<unset>" if least is None else str(least),
+        spec.get("maxReplicas", 0),
+        status.get("currentReplicas", 0),
+        age_of(obj, now),
+    ]
+
+
+def _metrics(wanted: list[Obj], present: list[Obj]) -> str:
+    """What is measured and what is wanted, of the first two metrics."""
+    shown = [
+        _metric(one, present[number] if number < len(present) else {})
+        for number, one in enumerate(wanted)
+    ]
+    more = f" + {len(shown) - 2} more..." if len(shown) > 2 else ""
+    return ", ".join(shown[:2]) + more if shown else NONE
+
+
+def _metric(wanted: Obj, present: Obj) -> str:
+    kind = wanted.get("type", "")
+    source = kind[:1].lower() + kind[1:]
+    spec, target = wanted.get(source) or {}, (wanted.get(source) or {}).get("target") or {}
+    current = (present.get(source) or {}).get("current") or {}
+    if kind in {"Resource", "ContainerResource"}:
+        if "averageValue" in target:
+            has, aim = current.get("averageValue", UNKNOWN), target["averageValue"]
+        else:
+            has = _percent(current.get("averageUtilization"), UNKNOWN)
+            aim = _percent(target.get("averageUtilization"), "<auto>")
+        return f"{spec.get('name', '')}: {has}/{aim}"
+    if "averageValue" in target:
+        end = "" if kind == "Pods" else " (avg)"
+        return f"{current.get('averageValue', UNKNOWN)}/{target['averageValue']}{end}"
+    return f"{current.get('value', UNKNOWN)}/{target.get('value', '')}"
+
+
+def _percent(number: int | None, otherwise: str) -> str:
+    return otherwise if number is None else f"{number}%"
