@@ -12,6 +12,7 @@ from tests.embedded.living import Living, living, until
 from zonewise.api import Node
 from zonewise.embedded.clients import NAME, Clients, Seen, read
 from zonewise.embedded.crew import Means
+from zonewise.embedded.kubelets import FAILED
 from zonewise.embedded.origin import NAMESPACE, ConfigMap
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
@@ -132,6 +133,23 @@ async def test_nobody_asks_before_there_was_an_answer_and_everybody_notices_the_
         seen = here.seen()
         assert seen is not None
         assert seen.failed > 0.9
+
+
+async def test_the_dead_neither_send_nor_answer() -> None:
+    """Until the cluster notices that a node failed, requests that go there are unanswered."""
+    here = Here()
+    async with living({"clients": here}) as cluster:
+        await node(cluster, "a1", "a", "4")
+        await node(cluster, "b1", "b", "4")
+        await service(cluster)
+        await endpoints(cluster, a=2, b=2)
+        failed = {"metadata": {"annotations": {FAILED: "zone a"}}}
+        await cluster.client.patch(Node, "a1", None, failed)
+        await asyncio.sleep(70)
+        seen = here.seen()
+        assert seen is not None
+        assert 0.4 < seen.failed < 0.6
+        assert seen.in_zone == 1.0
 
 
 async def test_headless_services_are_not_asked() -> None:

@@ -32,3 +32,4 @@ def command(options: Options, kind: str, names: tuple[str, ...], key: str | None
     for place in change(options, kind, names, key, fail=True):
         already = f", {place.already} of them before" if place.already else ""
         click.echo(f"{place} failed{already}")
+    click.echo("Silence is noticed after about 50 s; 'zonewise status -w' shows what follows.")

@@ -3,8 +3,10 @@
 Every second a few requests are drawn. Each starts on a node, chosen by its CPU as the zones' shares
 are, and goes where a proxy on that node would send it by the EndpointSlices of the moment
 (``zonewise.traffic.routes``). Nothing is sent; what is counted is whether the endpoint was in the
-node's zone, in another one, or whether there was none. So the numbers say what real traffic of that
-shape would have done, no more: no latencies, no connections that stay.
+node's zone, in another one, or whether nobody answered: there was none, or it is on a node that
+failed, which the cluster notices only after a while. Nodes that failed send nothing. So the numbers
+say what real traffic of that shape would have done, no more: no latencies, no connections that
+stay.
 
 Clients of a Service come with its first endpoint: until then nobody is counted as unanswered.
 The counts of the last ``WINDOW`` seconds are in memory and in the ConfigMap ``zonewise-system/
@@ -29,6 +31,7 @@ from zonewise.api.errors import ApiError
 from zonewise.api.gates import FeatureGates
 from zonewise.api.meta import Key
 from zonewise.embedded.crew import Means
+from zonewise.embedded.kubelets import FAILED
 from zonewise.embedded.origin import NAMESPACE, ConfigMap, ensure_namespace
 from zonewise.runtime.logs import logger
 from zonewise.topology import counts, cpu_milli, zone_of
@@ -69,7 +72,7 @@ class Count:
 class Seen(msgspec.Struct, frozen=True, rename="camel"):
     """A Service's entry in the ConfigMap.
 
-    ``failed`` is the part of the requests that found no endpoint, ``in_zone`` that of the others
+    ``failed`` is the part of the requests that nobody answered, ``in_zone`` that of the others
     which stayed in their zone; None if there were no others.
     """
 
@@ -90,6 +93,7 @@ class Clients:
         self._services = means.cache.store(Service)
         self._slices = means.cache.store(EndpointSlice, indexes={INDEX: _service_of})
         self._places: tuple[list[Place], list[int]] | None = None
+        self._dead: frozenset[str] = frozenset()
         self._routes: dict[Key, dict[Place, tuple[Target, ...]]] = {}
         self._seconds: deque[dict[Key, Count]] = deque()
         self._totals: dict[Key, Count] = {}
@@ -133,9 +137,10 @@ class Clients:
             count = Count()
             for place in self._rng.choices(places, weights, k=each):
                 targets = self._targets(service, place)
-                if not targets:
+                target = self._rng.choice(targets) if targets else None
+                if target is None or target.node in self._dead:
                     count.nowhere += 1
-                elif self._rng.choice(targets).zone == place.zone:
+                elif target.zone == place.zone:
                     count.in_zone += 1
                 else:
                     count.elsewhere += 1
@@ -153,7 +158,13 @@ class Clients:
 
     def _settle(self) -> tuple[list[Place], list[int]]:
         """Where requests may start, and how often they do, until a node changes."""
-        nodes = sorted(filter(counts, self._nodes), key=lambda node: node.metadata.name)
+        self._dead = frozenset(
+            node.metadata.name for node in self._nodes if FAILED in node.metadata.annotations
+        )
+        living = (
+            node for node in self._nodes if counts(node) and node.metadata.name not in self._dead
+        )
+        nodes = sorted(living, key=lambda node: node.metadata.name)
         places = [Place(zone=zone_of(node), node=node.metadata.name) for node in nodes]
         self._places = (places, [max(1, cpu_milli(node)) for node in nodes])
         return self._places
