@@ -88,6 +88,7 @@ def test_bad_flags_are_refused(capsys: Capture) -> None:
         ("--service-selector", "a b"),
         ("--feature-gates", "X=true"),
         ("--replicas", "0"),
+        ("-n", "Bad_Name"),
     ):
         result = here(capsys, "install", *flags)
         assert (result.code, result.out) == (2, "")

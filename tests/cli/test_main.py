@@ -96,12 +96,13 @@ def test_the_version_flag(capsys: pytest.CaptureFixture[str]) -> None:
     assert result.out.startswith("zonewise 0.")
 
 
-def test_a_reader_that_goes_away(tmp_path: Path) -> None:
-    """A closed pipe ends the program without a word."""
+@pytest.mark.parametrize("arguments", [["--help"], ["up", "--empty"]])
+def test_a_reader_that_goes_away(tmp_path: Path, arguments: list[str]) -> None:
+    """A closed pipe ends the program without a word, also where tasks run in groups."""
     reading, writing = os.pipe()
     os.close(reading)
     done = subprocess.run(
-        [sys.executable, "-m", "zonewise", "--help"],
+        [sys.executable, "-m", "zonewise", *arguments],
         stdout=writing,
         stderr=subprocess.PIPE,
         env=environment(tmp_path),

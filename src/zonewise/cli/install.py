@@ -55,13 +55,19 @@ def command(
     from zonewise.api.selector import EVERYTHING
     from zonewise.cli.deploy import Wanted, manifests
     from zonewise.cli.deploy.wanted import NAME, Alerts
+    from zonewise.embedded.rules.names import label
 
+    namespace = options.namespace or NAME
+    if label(namespace):
+        raise click.UsageError(
+            f'"{namespace}" cannot be a namespace; use lower case letters, digits and dashes'
+        )
     own = version("zonewise")
     wanted = Wanted(
         role=rollout.role,
         image=image or f"zonewise:{own}",
         version=own,
-        namespace=options.namespace or NAME,
+        namespace=namespace,
         replicas=replicas,
         arguments=rollout.flags + deciding.flags,
         namespaces_are_selected=rollout.namespaces != EVERYTHING,

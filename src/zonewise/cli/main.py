@@ -123,6 +123,10 @@ def _run(program: str, arguments: list[str]) -> int:
     except OSError:
         raise
     except Exception as error:
+        while isinstance(error, ExceptionGroup):
+            error = error.exceptions[0]
+        if isinstance(error, BrokenPipeError):
+            raise error from None
         return _failed(error, verbose=_asks_for_detail(arguments))
     return code if isinstance(code, int) else 0
 
@@ -130,8 +134,6 @@ def _run(program: str, arguments: list[str]) -> int:
 def _failed(error: Exception, *, verbose: bool) -> int:
     from zonewise.api.errors import ApiError, ServerError, Unauthorized, ZonewiseError
 
-    while isinstance(error, ExceptionGroup):
-        error = error.exceptions[0]
     if isinstance(error, ZonewiseError):
         refused = isinstance(error, ApiError) and not isinstance(error, ServerError | Unauthorized)
         return _say(str(error), code=1 if refused else 2)

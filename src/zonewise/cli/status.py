@@ -8,7 +8,8 @@ page again when it has changed, at most every second.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -85,15 +86,17 @@ async def _watch(options: Options, output: str | None) -> None:
     async with connected(options) as client:
         place = console()
         if output or not place.is_terminal:
-            async for page in _pages(client):
-                _print(page, output, whole=False)
+            async with aclosing(_pages(client)) as pages:
+                async for page in pages:
+                    _print(page, output, whole=False)
             return
         with Live(console=place, screen=True, auto_refresh=False) as live:
-            async for page in _pages(client):
-                live.update(_tables(page), refresh=True)
+            async with aclosing(_pages(client)) as pages:
+                async for page in pages:
+                    live.update(_tables(page), refresh=True)
 
 
-async def _pages(client: Client) -> AsyncIterator[Overview]:
+async def _pages(client: Client) -> AsyncGenerator[Overview, None]:
     """The page, and again when it has changed."""
     from zonewise.api import Node, Pod, Service
     from zonewise.api.discovery import EndpointSlice
@@ -107,8 +110,8 @@ async def _pages(client: Client) -> AsyncIterator[Overview]:
     services, slices = cache.store(Service), cache.store(EndpointSlice)
     numbers = cache.store(ConfigMap, namespace=NAMESPACE)
     following = asyncio.create_task(cache.run())
+    synced = asyncio.create_task(cache.synced())
     try:
-        synced = asyncio.create_task(cache.synced())
         await asyncio.wait([following, synced], return_when=asyncio.FIRST_COMPLETED)
         last = None
         while not following.done():
@@ -126,7 +129,10 @@ async def _pages(client: Client) -> AsyncIterator[Overview]:
             await asyncio.wait([following], timeout=_PAUSE)
         following.result()
     finally:
+        # Ended before the client is closed: a request after that would open a connection anew.
         following.cancel()
+        synced.cancel()
+        await asyncio.gather(following, synced, return_exceptions=True)
 
 
 def _print(page: Overview, output: str | None, *, whole: bool = True) -> None:

@@ -74,7 +74,7 @@ class Plan:
         "up --data ./cluster                 # keep it: the same cluster next time",
         "up --zones a,b --nodes-per-zone 50  # another shape",
         "up -f dump.yaml                     # the shape of a real cluster, from kubectl get",
-        "up --scenario zone-outage.yaml --speed max",
+        "up --scenario FILE --speed max      # play a scenario as fast as it goes",
     ),
 )
 @click.option("--zones", metavar="A,B,C", help="Names of the zones.  [default: a,b,c]")
