@@ -72,7 +72,7 @@ async def test_what_is_there_is_left_as_it_is() -> None:
 
 
 async def test_refusals_do_not_keep_others_out() -> None:
-    """What the server refuses is told with its words; what has no kind here is told, too."""
+    """What is refused or unknown is told; no namespace means default."""
     async with living({}) as cluster:
         refused = await planter(cluster).plant(
             [
@@ -80,6 +80,7 @@ async def test_refusals_do_not_keep_others_out() -> None:
                 made("Gadget", "g", "example.com/v1"),
                 config("good", "default"),
                 config("homeless", "nowhere"),
+                made("ConfigMap", "unsaid"),
             ]
         )
         reasons = {(one.kind, one.name): one.why for one in refused}
@@ -91,7 +92,8 @@ async def test_refusals_do_not_keep_others_out() -> None:
         assert "lowercase RFC 1123" in reasons["ConfigMap", "default/Bad Name"]
         assert reasons["Gadget", "g"] == "example.com/v1 has no Gadget here"
         assert isinstance(refused[0], Refused)
-        await cluster.client.raw("GET", "/api/v1/namespaces/default/configmaps/good")
+        for name in ("good", "unsaid"):
+            await cluster.client.raw("GET", f"/api/v1/namespaces/default/configmaps/{name}")
 
 
 async def test_a_cluster_remembers_what_it_was_made_from() -> None:

@@ -5,7 +5,8 @@ made with, nodes, Services and budgets, pods, workloads at last, which find the 
 and make only those that are missing. Within a wave up to ``PARALLEL``
 objects are written at the same time. An object that is there already is left as it is: whoever was
 killed half way starts over and duplicates nothing. One that is refused is told about, with the
-server's words, and does not keep the others out.
+server's words, and does not keep the others out. One that names no namespace and needs one goes
+into ``default``, as with kubectl.
 
 What is needed may come a moment after the wave that asked for it: a definition is served shortly
 after it was written. Such refusals (403, 404) are tried again for ``PATIENCE`` seconds. A namespace
@@ -91,8 +92,12 @@ class Planter:
             if served is None:
                 why = f"{obj['apiVersion']} has no {obj['kind']} here"
             else:
+                resource = served.kind.resource
+                meta = obj.get("metadata") or {}
+                if resource.namespaced and not meta.get("namespace"):
+                    obj = {**obj, "metadata": {**meta, "namespace": "default"}}
                 try:
-                    await self._client.create(unstructured(served.kind.resource)(obj))
+                    await self._client.create(unstructured(resource)(obj))
                 except AlreadyExists:
                     return None
                 except ZonewiseError as error:
