@@ -117,10 +117,11 @@ def test_tables_are_plain_text_in_a_file() -> None:
         console.print(service_table(page(), most=1))
     lines = [line.rstrip() for line in captured.get().splitlines()]
     assert lines == [
-        "ZONE       NODES  CPU  PODS  READY",
-        "(no zone)    1/1    4     0      0",
-        "a            1/2  4.5     2      1",
-        "(pending)                 1      0",
+        "ZONE         NODES  CPU  PODS  READY",
+        "(no zone)      1/1    4     0      0",
+        "a              1/2  4.5     2      1",
+        "(node gone)                 1      1",
+        "(pending)                   1      0",
         "SERVICE     MODE      ENDPOINTS  IN ZONE  UNANSWERED",
         "n/head      headless          0        –           –",
         "and 1 more",

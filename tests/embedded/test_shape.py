@@ -182,7 +182,7 @@ def test_what_the_server_merged_into_selectors_is_taken_out() -> None:
         (made("Pod", metadata=owned("ReplicaSet"), spec={"nodeName": "n1"}), ANEW),
         (made("Pod", metadata=owned("Node")), "its node runs it by itself"),
         (made("Pod", status={"phase": "Succeeded"}), OVER),
-        (made("Pod", metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"}), "is leaving"),
+        (made("Pod", metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"}), "was being deleted"),
         (made("Namespace", "kube-system"), STANDARD),
         (made("Service", "kubernetes", metadata={"namespace": "default"}), STANDARD),
         (made("PriorityClass", "system-node-critical"), STANDARD),

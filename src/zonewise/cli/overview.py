@@ -157,6 +157,10 @@ def zone_table(page: Overview) -> Table:
             str(zone.pods),
             _ratio(zone.pods_ready, zone.pods),
         )
+    lost = page.pods - page.pods_pending - sum(zone.pods for zone in page.zones)
+    if lost:
+        up = page.pods_ready - sum(zone.pods_ready for zone in page.zones)
+        table.add_row("(node gone)", "", "", str(lost), _ratio(up, lost))
     if page.pods_pending:
         table.add_row("(pending)", "", "", str(page.pods_pending), _ratio(0, page.pods_pending))
     return table

@@ -38,6 +38,7 @@ STANDARD = "every cluster has it"
 CALLS = "would call a server that is not here"
 ON_NODE = "its node runs it by itself"
 OVER = "has ended"
+LEAVING = "was being deleted"
 HARDWARE = "is about hardware that is not here"
 CREDENTIALS = "is a credential of the other cluster"
 MALFORMED = "is not formed as its kind is"
@@ -203,7 +204,7 @@ def _pod_out(pod: Obj, keep_placement: bool) -> str:
     if _at(pod, "status").get("phase") in ("Succeeded", "Failed"):
         return OVER
     if pod["metadata"].get("deletionTimestamp"):
-        return "is leaving"
+        return LEAVING
     placed = _at(pod, "spec").get("nodeName")
     return "" if not _owned(pod) or (keep_placement and placed) else ANEW
 
