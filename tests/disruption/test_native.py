@@ -23,7 +23,6 @@ from zonewise.disruption import (
     counted_by_scale,
     counted_status,
     failed_status,
-    portion,
     stale_after,
 )
 
@@ -199,13 +198,6 @@ def test_a_pod_that_was_left_alone_loses_its_mark() -> None:
     assert stale_after(condemned("PreemptionByScheduler", phase="Failed"), now=NOW + 500) is None
     assert stale_after(condemned("EvictionByEvictionAPI", leaving=True), now=NOW + 500) is None
     assert stale_after(pod("p"), now=NOW) is None
-
-
-@given(st.integers(0, 100), st.integers(0, 2000))
-def test_portions_round_up(percent: int, whole: int) -> None:
-    """A percentage is the smallest whole number that is not below it."""
-    got = portion(f"{percent}%", whole)
-    assert 100 * (got - 1) < percent * whole <= 100 * got
 
 
 @given(

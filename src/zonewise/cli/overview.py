@@ -17,6 +17,7 @@ from zonewise.api import Node, Pod, Service
 from zonewise.api.discovery import EndpointSlice
 from zonewise.api.gates import FeatureGates
 from zonewise.api.meta import Key
+from zonewise.api.podstate import finished, ready
 from zonewise.embedded.clients import SERVICE_LABEL, Seen
 from zonewise.topology import cpu_milli, is_ready, zone_of
 from zonewise.traffic import as_obeyed, wish_of
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-FINISHED = ("Succeeded", "Failed")
 GOOD, POOR = 0.8, 0.5
 NO_NUMBER = "–"
 WIDTH = 100
@@ -77,11 +77,11 @@ def overview(
     seen: Mapping[Key, Seen],
 ) -> Overview:
     """The page of a cluster."""
-    living = [pod for pod in pods if pod.status.phase not in FINISHED]
+    living = [pod for pod in pods if not finished(pod)]
     on, ready_on = Counter[str](), Counter[str]()
     for pod in living:
         on[pod.spec.node_name] += 1
-        ready_on[pod.spec.node_name] += pod_ready(pod)
+        ready_on[pod.spec.node_name] += ready(pod)
     by_zone: dict[str, list[Node]] = {}
     for node in nodes:
         by_zone.setdefault(zone_of(node), []).append(node)
@@ -102,11 +102,6 @@ def overview(
         pods_pending=on[""],
         services=tuple(_routes(services, slices, seen)),
     )
-
-
-def pod_ready(pod: Pod) -> bool:
-    """Whether the pod is Ready."""
-    return any(one.type == "Ready" and one.status == "True" for one in pod.status.conditions)
 
 
 def _routes(

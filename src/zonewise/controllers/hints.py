@@ -36,6 +36,7 @@ from zonewise.api.errors import Forbidden, LeadershipLost, NotFound, Terminal, Z
 from zonewise.api.gates import FeatureGates
 from zonewise.api.meta import Key
 from zonewise.api.pod import Pod
+from zonewise.api.podstate import readiness
 from zonewise.api.reason import Reason
 from zonewise.controllers.echoes import Echoes
 from zonewise.controllers.herald import Herald
@@ -428,7 +429,8 @@ def _pod_matters(old: Pod | None, new: Pod | None) -> bool:
 
 
 def _ready(pod: Pod) -> str:
-    return next((one.status for one in pod.status.conditions if one.type == "Ready"), "")
+    condition = readiness(pod)
+    return condition.status if condition else ""
 
 
 def _has_node_hints(piece: EndpointSlice) -> bool:

@@ -6,7 +6,6 @@ from zonewise.disruption.native import (
     counted_by_scale,
     counted_status,
     failed_status,
-    portion,
     stale_after,
 )
 
@@ -16,6 +15,5 @@ __all__ = [
     "counted_by_scale",
     "counted_status",
     "failed_status",
-    "portion",
     "stale_after",
 ]

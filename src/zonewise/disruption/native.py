@@ -22,13 +22,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from zonewise.api import times
-from zonewise.api.meta import Condition, IntOrString
+from zonewise.api.meta import Condition
 from zonewise.api.pod import Pod
+from zonewise.api.podstate import finished, ready
 from zonewise.api.policy import (
     PodDisruptionBudget,
     PodDisruptionBudgetSpec,
     PodDisruptionBudgetStatus,
 )
+from zonewise.api.portions import portion
 
 DELETION_SECONDS = 120.0
 """How long an eviction may take to delete its pod."""
@@ -38,7 +40,6 @@ SAME_SECOND = 5.0
 ALLOWED = "DisruptionAllowed"
 TARGET = "DisruptionTarget"
 BY_KUBELET = "TerminationByKubelet"
-FINISHED = frozenset({"Succeeded", "Failed"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +84,7 @@ class Count:
                     left.append(due)
                     continue
                 overdue.append(name)
-            healthy += is_ready(pod)
+            healthy += ready(pod)
         return cls(
             expected=expected,
             desired=desired,
@@ -106,18 +107,6 @@ def _patience(pod: Pod, promised: str) -> float:
 def counted_by_scale(spec: PodDisruptionBudgetSpec) -> bool:
     """Whether the controllers' scales are asked for; else the pods that are there are enough."""
     return spec.max_unavailable is not None or isinstance(spec.min_available, str)
-
-
-def portion(value: IntOrString, whole: int) -> int:
-    """A number, or that many percent of the whole, rounded up."""
-    if isinstance(value, int):
-        return value
-    return -(-int(value.removesuffix("%")) * whole // 100)
-
-
-def is_ready(pod: Pod) -> bool:
-    """Whether a pod is Ready."""
-    return any(one.type == "Ready" and one.status == "True" for one in pod.status.conditions)
 
 
 def counted_status(
@@ -169,7 +158,7 @@ def stale_after(pod: Pod, *, now: float) -> float | None:
 
     What a kubelet announced stays, however long it takes; so does what finished.
     """
-    if pod.metadata.deletion_timestamp is not None or pod.status.phase in FINISHED:
+    if pod.metadata.deletion_timestamp is not None or finished(pod):
         return None
     for one in pod.status.conditions:
         if one.type == TARGET and one.status == "True" and one.reason != BY_KUBELET:
@@ -185,11 +174,11 @@ def stale_after(pod: Pod, *, now: float) -> float | None:
 def _wanted(spec: PodDisruptionBudgetSpec, present: int, scale: int) -> tuple[int, int]:
     """How many pods are expected, and how many of them must be healthy."""
     if spec.max_unavailable is not None:
-        return scale, max(scale - portion(spec.max_unavailable, scale), 0)
+        return scale, max(scale - portion(spec.max_unavailable, scale, up=True), 0)
     if isinstance(spec.min_available, int):
         return present, spec.min_available
     if spec.min_available is not None:
-        return scale, portion(spec.min_available, scale)
+        return scale, portion(spec.min_available, scale, up=True)
     return 0, 0
 
 

@@ -26,6 +26,7 @@ from zonewise.api import selector, times
 from zonewise.api.errors import ApiError, NotFound
 from zonewise.api.meta import Key, Object, OwnerReference
 from zonewise.api.pod import Pod
+from zonewise.api.podstate import ready
 from zonewise.api.policy import PodDisruptionBudget, PodDisruptionBudgetStatus
 from zonewise.api.resource import Resource
 from zonewise.api.struct import Struct
@@ -34,7 +35,6 @@ from zonewise.disruption.native import (
     counted_by_scale,
     counted_status,
     failed_status,
-    is_ready,
     stale_after,
 )
 from zonewise.embedded.crew import Means
@@ -343,7 +343,7 @@ def _labels(pod: Pod) -> tuple[tuple[str, str, str], ...]:
 def _counts_as(pod: Pod) -> tuple[object, ...]:
     """What a count can see of a pod."""
     meta = pod.metadata
-    return meta.labels, is_ready(pod), meta.deletion_timestamp is None, meta.owner_references
+    return meta.labels, ready(pod), meta.deletion_timestamp is None, meta.owner_references
 
 
 def _condemned(_: Pod | None, new: Pod | None) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from zonewise.api.pod import Pod
+from zonewise.api.podstate import finished
 from zonewise.runtime.store import IndexFunction
 
 
@@ -19,7 +20,7 @@ BY_NODE: Mapping[str, IndexFunction[Pod]] = {"node": node_of}
 
 def end_of(pod: Pod) -> tuple[str, ...]:
     """Whether a pod's containers have ended for good."""
-    return ("finished",) if pod.status.phase in ("Succeeded", "Failed") else ()
+    return ("finished",) if finished(pod) else ()
 
 
 BY_END: Mapping[str, IndexFunction[Pod]] = {"end": end_of}

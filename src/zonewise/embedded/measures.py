@@ -36,9 +36,9 @@ from zonewise.api.apps import DaemonSetStatus
 from zonewise.api.errors import ConfigError
 from zonewise.api.meta import Key
 from zonewise.api.pod import TopologySpreadConstraint
+from zonewise.api.podstate import active, ready
 from zonewise.api.taints import kept_off
 from zonewise.embedded.clients import Clients
-from zonewise.embedded.workloads.removal import ready
 from zonewise.embedded.workloads.views import DaemonSet, Deployment, StatefulSet
 from zonewise.runtime.cache import Cache
 from zonewise.scheduling.taints import UNSCHEDULABLE
@@ -46,7 +46,6 @@ from zonewise.topology import is_ready, zone_of
 
 Workload: TypeAlias = Deployment | StatefulSet | DaemonSet
 
-FINISHED = ("Succeeded", "Failed")
 OF_ALL = frozenset({"drains", "misplaced", "nodes", "pending"})
 OF_SERVICES = frozenset({"in-zone", "failed"})
 OF_WORKLOADS = frozenset({"pods", "ready", "unavailable", "surplus", "updated", "skew", "pending"})
@@ -116,7 +115,7 @@ class _Tally:
     pending: int = 0
 
     def count(self, pod: Pod, sign: int) -> None:
-        if _lives(pod) and self.chosen.matches(pod.metadata.labels):
+        if active(pod) and self.chosen.matches(pod.metadata.labels):
             self.pods += sign
             self.ready += sign * ready(pod)
             self.pending += sign * (not pod.spec.node_name)
@@ -149,7 +148,7 @@ class Gauges:
             case "nodes":
                 return sum(is_ready(node) for node in self.nodes if _inside(node, asked.zone))
             case "pending" if asked.target is None:
-                return sum(not pod.spec.node_name for pod in self.pods if _lives(pod))
+                return sum(not pod.spec.node_name for pod in self.pods if active(pod))
             case "in-zone" | "failed":
                 assert asked.target is not None
                 seen = self._clients.seen().get(asked.target)
@@ -191,7 +190,7 @@ class Gauges:
             for pod in self.pods
             if pod.metadata.namespace == workload.metadata.namespace
             and tally.chosen.matches(pod.metadata.labels)
-            and _lives(pod)
+            and active(pod)
             and ready(pod)
         )
         if asked.measure == "ready":
@@ -241,7 +240,7 @@ class Gauges:
         for other in self.pods:
             node = self.nodes.get(("", other.spec.node_name))
             domain = node.metadata.labels.get(rule.topology_key, "") if node else ""
-            same = other.metadata.namespace == pod.metadata.namespace and _lives(other)
+            same = other.metadata.namespace == pod.metadata.namespace and active(other)
             theirs = other.metadata.labels
             if domain in domains and same and own <= theirs.items() and chosen.matches(theirs):
                 domains[domain] += 1
@@ -261,10 +260,6 @@ def _counts(node: Node, pod: Pod, rule: TopologySpreadConstraint) -> bool:
 
 def _inside(node: Node, zone: str) -> bool:
     return not zone or zone_of(node) == zone
-
-
-def _lives(pod: Pod) -> bool:
-    return pod.status.phase not in FINISHED and pod.metadata.deletion_timestamp is None
 
 
 def _desired(workload: Workload) -> int:

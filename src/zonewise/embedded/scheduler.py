@@ -28,6 +28,7 @@ from zonewise.api.core import Namespace, Node, Service
 from zonewise.api.errors import Conflict, NotFound, ZonewiseError
 from zonewise.api.meta import Key, LabelSelector, Object
 from zonewise.api.pod import Pod, PodCondition
+from zonewise.api.podstate import active, finished
 from zonewise.api.policy import PodDisruptionBudget
 from zonewise.api.resource import Resource
 from zonewise.api.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
@@ -196,7 +197,7 @@ class Scheduler:
             self.pending.remove(key)
             self.cluster.withdraw(key)
             self._happened(Change.POD_CAME)
-        elif new.status.phase != old.status.phase and new.status.phase in ("Succeeded", "Failed"):
+        elif new.status.phase != old.status.phase and finished(new):
             self._happened(Change.POD_WENT)
         elif _asks(new) != _asks(old):
             self._happened(Change.POD_CAME | Change.POD_WENT)
@@ -437,8 +438,7 @@ def _ours(pod: Pod) -> bool:
         not spec.node_name
         and spec.scheduler_name in ("", NAME)
         and not spec.scheduling_gates
-        and pod.metadata.deletion_timestamp is None
-        and pod.status.phase not in ("Succeeded", "Failed")
+        and active(pod)
     )
 
 

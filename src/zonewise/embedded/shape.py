@@ -26,6 +26,7 @@ from typing import Any
 
 import msgspec
 
+from zonewise.api.podstate import FINISHED
 from zonewise.embedded.volumes.words import EMBEDDED, WAIT
 from zonewise.runtime import dump
 
@@ -201,7 +202,7 @@ def _out(obj: Obj, keep_placement: bool) -> str:
 def _pod_out(pod: Obj, keep_placement: bool) -> str:
     if _annotation(pod, "kubernetes.io/config.mirror") or _owner(pod) == "Node":
         return ON_NODE
-    if _at(pod, "status").get("phase") in ("Succeeded", "Failed"):
+    if _at(pod, "status").get("phase") in FINISHED:
         return OVER
     if pod["metadata"].get("deletionTimestamp"):
         return LEAVING

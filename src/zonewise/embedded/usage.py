@@ -14,6 +14,7 @@ from typing import Any
 
 from zonewise.api import quantity, times
 from zonewise.api.podresources import needed
+from zonewise.api.podstate import FINISHED
 from zonewise.api.quantity import Quantity
 from zonewise.api.resource import Resource
 
@@ -102,7 +103,7 @@ def text_of(amounts: Mapping[str, Quantity], names: Iterable[str]) -> str:
 
 
 def _pod(pod: Obj, now: float) -> Usage:
-    if (pod.get("status") or {}).get("phase") in {"Succeeded", "Failed"}:
+    if (pod.get("status") or {}).get("phase") in FINISHED:
         return {}
     meta = pod.get("metadata") or {}
     if meta.get("deletionTimestamp"):

@@ -20,6 +20,7 @@ from zlib import crc32
 from zonewise.api.core import Namespace, Node
 from zonewise.api.meta import Key
 from zonewise.api.pod import Pod
+from zonewise.api.podstate import finished
 from zonewise.api.policy import PodDisruptionBudget
 from zonewise.api.selector import Selector
 from zonewise.scheduling.bonds import Bonds
@@ -117,7 +118,7 @@ class Cluster:
 
     def set_pod(self, pod: Pod) -> None:
         """A pod that has a node came or changed; one that has ended takes no room."""
-        if not pod.spec.node_name or pod.status.phase in ("Succeeded", "Failed"):
+        if not pod.spec.node_name or finished(pod):
             self.remove_pod(pod.key)
             return
         known = self._tenants.get(pod.key)

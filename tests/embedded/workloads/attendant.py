@@ -12,6 +12,7 @@ from zonewise.api import times
 from zonewise.api.errors import Conflict, NotFound
 from zonewise.api.meta import Key
 from zonewise.api.pod import Pod
+from zonewise.api.podstate import ready as is_ready
 from zonewise.embedded.crew import Means
 from zonewise.runtime.controller import Controller, own_key
 
@@ -59,7 +60,7 @@ class Attendant:
                 return None
             elif not pod.spec.node_name:
                 await self._bind(pod)
-            elif (ready := self._ready(pod)) != _is_ready(pod) or pod.status.phase != "Running":
+            elif (ready := self._ready(pod)) != is_ready(pod) or pod.status.phase != "Running":
                 await self._report(pod, ready)
         return None
 
@@ -94,7 +95,3 @@ class Attendant:
 
 def _image(pod: Pod) -> str:
     return (pod.spec.containers or ())[0].image
-
-
-def _is_ready(pod: Pod) -> bool:
-    return any(one.type == "Ready" and one.status == "True" for one in pod.status.conditions)

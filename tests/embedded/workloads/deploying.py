@@ -9,12 +9,12 @@ from tests.embedded.living import Living, until
 from tests.embedded.workloads.attendant import Attendant
 
 from zonewise.api.pod import Pod
+from zonewise.api.podstate import active, ready
 from zonewise.api.resource import Resource
 from zonewise.api.unstructured import Unstructured, unstructured
 from zonewise.embedded.crew import Means, Part
 from zonewise.embedded.workloads.deployments import Deployments
 from zonewise.embedded.workloads.replicasets import ReplicaSets
-from zonewise.embedded.workloads.victims import active
 from zonewise.embedded.workloads.views import Deployment, ReplicaSet
 
 PARTS: dict[str, Callable[[Means], Part]] = {
@@ -117,11 +117,6 @@ def living_pods(cluster: Living) -> list[Pod]:
     return [pod for pod in cluster.crew.cache.store(Pod) if active(pod)]
 
 
-def is_ready(pod: Pod) -> bool:
-    """Whether a pod is Ready."""
-    return any(one.type == "Ready" and one.status == "True" for one in pod.status.conditions)
-
-
 async def events(cluster: Living, kind: str = "") -> list[tuple[str, str, int]]:
     """Reason, note and count of what was told about objects of a kind."""
     path = "/apis/events.k8s.io/v1/namespaces/default/events"
@@ -145,9 +140,9 @@ class Bounds:
     def _changed(self, old: Pod | None, new: Pod | None) -> None:
         del old, new
         pods = living_pods(self._cluster)
-        ready = sum(map(is_ready, pods))
+        serving = sum(map(ready, pods))
         self.most = max(self.most, len(pods))
-        self.least = ready if self.least is None else min(self.least, ready)
+        self.least = serving if self.least is None else min(self.least, serving)
 
     def end(self) -> tuple[int, int | None]:
         """Stop looking; gives both."""

@@ -13,8 +13,8 @@ from tests.embedded.workloads.company import Company, company
 from zonewise.api.core import Node
 from zonewise.api.meta import ObjectMeta
 from zonewise.api.pod import Pod
+from zonewise.api.podstate import ready
 from zonewise.api.policy import PodDisruptionBudget
-from zonewise.embedded.workloads.removal import ready
 from zonewise.embedded.workloads.views import DaemonSet
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]

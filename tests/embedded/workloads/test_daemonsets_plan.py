@@ -15,6 +15,7 @@ from tests.embedded.workloads.numbered import NOW, made
 from zonewise.api.core import Node, NodeSpec, Taint
 from zonewise.api.meta import ObjectMeta
 from zonewise.api.pod import Pod
+from zonewise.api.portions import portion
 from zonewise.embedded.workloads.daemonsets_place import Fit, node_of, place_of
 from zonewise.embedded.workloads.daemonsets_plan import (
     Counts,
@@ -23,7 +24,6 @@ from zonewise.embedded.workloads.daemonsets_plan import (
     Spot,
     count,
     decide,
-    portion,
 )
 
 YES, NO, NO_MORE = Fit(True, True), Fit(False, False), Fit(False, True)
@@ -169,12 +169,6 @@ def test_a_pod_of_the_present_generation_is_updated() -> None:
     )
     assert replace(NEXT, generation="7").updated(labelled)
     assert not replace(NEXT, generation="8").updated(labelled)
-
-
-@pytest.mark.parametrize(("value", "expected"), [(2, 2), ("10%", 1), ("50%", 5), ("0%", 0)])
-def test_portions_round_up(value: int | str, expected: int) -> None:
-    """A percentage of the nodes, rounded up."""
-    assert portion(value, 10) == expected
 
 
 def template(**spec: Any) -> bytes:
@@ -331,7 +325,7 @@ def test_an_update_never_leaves_more_nodes_without_than_allowed(rule: Rule, crow
     decision = decide(rule, shown(crowd), now=NOW)
     after = without(carried_out(crowd, decision))
     if decision.allowed and after > without(crowd) and rule.surge == 0:
-        assert after <= portion(rule.unavailable, len(NODES))
+        assert after <= portion(rule.unavailable, len(NODES), up=True)
     if rule.surge and not decision.departures:
         assert after <= without(crowd)
 

@@ -12,8 +12,8 @@ from tests.embedded.workloads.company import Company, company
 
 from zonewise.api.errors import Invalid
 from zonewise.api.pod import Pod
+from zonewise.api.podstate import ready
 from zonewise.api.policy import PodDisruptionBudget
-from zonewise.embedded.workloads.removal import ready
 from zonewise.embedded.workloads.views import StatefulSet
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]

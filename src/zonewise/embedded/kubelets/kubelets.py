@@ -27,12 +27,13 @@ from zonewise.api.core import Node
 from zonewise.api.errors import Conflict, NotFound
 from zonewise.api.meta import Key
 from zonewise.api.pod import Pod
+from zonewise.api.podstate import FINISHED
 from zonewise.embedded.crew import Means
 from zonewise.embedded.indexes import BY_NODE
 from zonewise.embedded.kubelets import machine
 from zonewise.embedded.kubelets.addresses import Addresses, Ranges
 from zonewise.embedded.kubelets.heartbeats import Heartbeats
-from zonewise.embedded.kubelets.life import FINISHED, Life, Step, advance, read
+from zonewise.embedded.kubelets.life import Life, Step, advance, read
 from zonewise.embedded.kubelets.report import Place, report
 from zonewise.embedded.kubelets.settings import Settings
 from zonewise.runtime.controller import Controller, own_key

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from zonewise.api import times
 from zonewise.api.pod import Pod
+from zonewise.api.podstate import FINISHED
 from zonewise.embedded.kubelets.commands import DIGITS, outcome
 from zonewise.embedded.kubelets.stages import Stage, Stages, State
 
@@ -24,7 +25,6 @@ STEPS = 16
 FORGIVEN = 600.0
 SLACK = 0.001
 """Timers are not exact: what is due within this time is due now."""
-FINISHED = frozenset({"Succeeded", "Failed"})
 TERMINATED = 143
 """What a container returns that ends on SIGTERM."""
 DEADLINE = "DeadlineExceeded"

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from zonewise.api.pod import Container, ContainerStatus, Pod, PodCondition
+from zonewise.api.podstate import FINISHED
 from zonewise.api.times import format_time, from_epoch
-from zonewise.embedded.kubelets.life import DEADLINE, FINISHED, Life
+from zonewise.embedded.kubelets.life import DEADLINE, Life
 from zonewise.embedded.kubelets.stages import backoff
 
 Obj = dict[str, Any]

@@ -16,6 +16,7 @@ import asyncio
 from zonewise.api.core import Node
 from zonewise.api.errors import Conflict, NotFound
 from zonewise.api.pod import Pod
+from zonewise.api.podstate import finished
 from zonewise.api.times import format_time, from_epoch
 from zonewise.embedded.crew import Means
 from zonewise.embedded.indexes import BY_END, BY_NODE, node_of
@@ -84,7 +85,7 @@ class PodCollector:
     async def _remove(self, pod: Pod, *, because: str) -> None:
         meta = pod.metadata
         status: dict[str, object] = {}
-        if pod.status.phase not in ("Succeeded", "Failed"):
+        if not finished(pod):
             status["phase"] = "Failed"
         if because:
             now = format_time(from_epoch(self._means.clock()))

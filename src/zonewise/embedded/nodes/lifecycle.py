@@ -27,6 +27,7 @@ from zonewise.api.core import Node
 from zonewise.api.errors import Conflict, NotFound
 from zonewise.api.meta import Key
 from zonewise.api.pod import Pod
+from zonewise.api.podstate import readiness
 from zonewise.api.times import format_time, from_epoch
 from zonewise.embedded.crew import Means
 from zonewise.embedded.indexes import BY_NODE
@@ -160,7 +161,7 @@ class NodeLifecycle:
     async def _unready(self, node: Node, now: float) -> None:
         """The pods of a lost node are not ready, as far as anybody knows."""
         for pod in self._pods.by("node", node.metadata.name):
-            ready = next((one for one in pod.status.conditions if one.type == "Ready"), None)
+            ready = readiness(pod)
             if ready is None or ready.status == "False":
                 continue
             change = {"type": "Ready", "status": "False", "lastTransitionTime": self._text(now)}

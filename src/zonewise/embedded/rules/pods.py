@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from zonewise.api import faults, quantity
+from zonewise.api.podstate import FINISHED
 from zonewise.embedded.known import Known
 from zonewise.embedded.rules import podchanges
 from zonewise.embedded.rules.affinity import merge_label_keys
@@ -13,7 +14,6 @@ from zonewise.embedded.rules.containers import image_faults
 from zonewise.embedded.rules.podspec import annotation_faults, profile_faults, spec_faults
 from zonewise.embedded.rules.podwarnings import pod_warnings, warn_of_name
 
-FINISHED = ("Failed", "Succeeded")
 SCARCE = ("cpu", "memory")
 
 

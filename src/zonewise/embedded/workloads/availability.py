@@ -6,21 +6,17 @@ from collections.abc import Iterable
 
 from zonewise.api import times
 from zonewise.api.pod import Pod
+from zonewise.api.podstate import ready_since
 
 
 def available_in(pod: Pod, min_ready: int, now: float) -> float | None:
     """Seconds until a pod is available, 0.0 if it is; None while it is not Ready."""
-    for condition in pod.status.conditions:
-        if condition.type == "Ready":
-            if condition.status != "True":
-                return None
-            if min_ready <= 0:
-                return 0.0
-            if condition.last_transition_time is None:
-                return None
-            since = times.parse(condition.last_transition_time).timestamp()
-            return max(since + min_ready - now, 0.0)
-    return None
+    since = ready_since(pod)
+    if since is None:
+        return None
+    if min_ready <= 0:
+        return 0.0
+    return max(times.parse(since).timestamp() + min_ready - now, 0.0) if since else None
 
 
 def is_available(pod: Pod, min_ready: int, now: float) -> bool:

@@ -25,6 +25,7 @@ from zonewise.api.core import Node
 from zonewise.api.errors import Conflict, NotFound, ZonewiseError
 from zonewise.api.meta import Key
 from zonewise.api.pod import Pod
+from zonewise.api.podstate import finished
 from zonewise.embedded.crew import Means
 from zonewise.embedded.workloads import daemonsets_plan as plan
 from zonewise.embedded.workloads import revisions
@@ -176,8 +177,7 @@ class _Pass(Pass[DaemonSet]):
         """Every node with its pods, and the pods of nodes that are no more."""
         on: dict[str, list[Pod]] = {}
         for pod in pods:
-            finished = pod.status.phase in ("Succeeded", "Failed")
-            if not finished or pod.metadata.deletion_timestamp is None:
+            if not finished(pod) or pod.metadata.deletion_timestamp is None:
                 on.setdefault(node_of(pod), []).append(pod)
         spots = [
             Spot(name, place.fit(node), tuple(on.pop(name, ())))

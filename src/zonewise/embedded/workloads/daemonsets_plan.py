@@ -25,10 +25,11 @@ from typing import Literal
 
 from zonewise.api.meta import IntOrString
 from zonewise.api.pod import Pod
+from zonewise.api.podstate import ready
+from zonewise.api.portions import portion
 from zonewise.embedded.workloads.availability import is_available
 from zonewise.embedded.workloads.daemonsets_place import Fit
 from zonewise.embedded.workloads.ordinals import REVISION_LABEL
-from zonewise.embedded.workloads.removal import ready
 
 GENERATION_LABEL = "pod-template-generation"
 
@@ -145,13 +146,6 @@ def count(rule: Rule, spots: Iterable[Spot], *, now: float) -> Counts:
     )
 
 
-def portion(value: IntOrString, whole: int) -> int:
-    """A number, or a percentage of the whole, rounded up."""
-    if isinstance(value, int):
-        return value
-    return -(-int(value.removesuffix("%")) * whole // 100)
-
-
 def _settle(
     rule: Rule, spot: Spot, decision: Decision, *, now: float, resting: Collection[str]
 ) -> None:
@@ -197,9 +191,10 @@ def _pair(rule: Rule, spot: Spot, running: list[Pod], decision: Decision, *, now
 def _update(rule: Rule, spots: list[Spot], decision: Decision, *, now: float) -> None:
     desired = sum(spot.fit.run for spot in spots)
     inhabited = [spot for spot in spots if spot.pods or spot.fit.run]
-    surge = portion(rule.surge, desired)
+    surge = portion(rule.surge, desired, up=True)
     if surge == 0:
-        _in_place(rule, inhabited, decision, now=now, most=portion(rule.unavailable, desired) or 1)
+        most = portion(rule.unavailable, desired, up=True) or 1
+        _in_place(rule, inhabited, decision, now=now, most=most)
     else:
         _beside(rule, inhabited, decision, now=now, most=surge, desired=desired)
 
@@ -264,7 +259,7 @@ def _sorted(rule: Rule, spot: Spot) -> tuple[list[Pod], list[Pod]]:
 
 
 def _surges(rule: Rule) -> bool:
-    return not rule.on_delete and portion(rule.surge, 1) > 0
+    return not rule.on_delete and portion(rule.surge, 1, up=True) > 0
 
 
 def _age(pod: Pod) -> tuple[bool, str, str]:

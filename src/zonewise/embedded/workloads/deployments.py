@@ -20,6 +20,7 @@ from zonewise.api.apps import DeploymentStatus
 from zonewise.api.errors import AlreadyExists, NotFound, ZonewiseError
 from zonewise.api.meta import Key, LabelSelector, ObjectMeta
 from zonewise.api.pod import Pod
+from zonewise.api.podstate import finished
 from zonewise.embedded.crew import Means
 from zonewise.embedded.workloads import rolloutstatus, templates
 from zonewise.embedded.workloads.cadence import Cadence
@@ -45,7 +46,6 @@ from zonewise.embedded.workloads.wakening import members
 from zonewise.runtime.controller import Controller, own_key
 
 WORKERS = 8
-FINISHED = ("Succeeded", "Failed")
 
 
 class Deployments:
@@ -114,9 +114,7 @@ class Deployments:
     def _pods_of(self, sets: Iterable[ReplicaSet]) -> bool:
         """Whether ReplicaSets still have pods, terminating ones included."""
         return any(
-            pod.status.phase not in FINISHED
-            for one in sets
-            for pod in self._pods.by(OWNED, one.metadata.uid)
+            not finished(pod) for one in sets for pod in self._pods.by(OWNED, one.metadata.uid)
         )
 
     async def _create(

@@ -27,6 +27,8 @@ import msgspec
 from zonewise.api import times
 from zonewise.api.meta import Condition
 from zonewise.api.pod import Pod
+from zonewise.api.podstate import active, ready
+from zonewise.api.podstate import finished as ended
 from zonewise.api.struct import Struct
 from zonewise.embedded.workloads import jobs_indexes
 from zonewise.embedded.workloads.jobs_indexes import index_of
@@ -46,11 +48,9 @@ from zonewise.embedded.workloads.jobs_policies import (
     enough,
     judged,
 )
-from zonewise.embedded.workloads.removal import ready
 from zonewise.embedded.workloads.views import Job, JobStatus, UncountedPods, opened
 
 MOST_AT_ONCE = 500
-FINISHED = frozenset({"Succeeded", "Failed"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,15 +132,11 @@ class _Pass:
         self.failed_only = self.policy is not None or job.spec.pod_replacement_policy == "Failed"
         self.suspended = bool(job.spec.suspend)
         self.pods = sorted(pods, key=lambda pod: (order(pod), pod.metadata.name))
-        self.active = [
-            pod
-            for pod in self.pods
-            if pod.status.phase not in FINISHED and pod.metadata.deletion_timestamp is None
-        ]
+        self.active = [pod for pod in self.pods if active(pod)]
         self.leaving = [
             pod
             for pod in self.pods
-            if pod.status.phase not in FINISHED and pod.metadata.deletion_timestamp is not None
+            if not ended(pod) and pod.metadata.deletion_timestamp is not None
         ]
         # What an earlier pass wrote down and whose pods have been released since is counted now.
         held = {pod.metadata.uid for pod in self.pods if tracked(pod)}

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from zonewise.api import times
 from zonewise.api.pod import Pod
+from zonewise.api.podstate import readiness, ready_since
 from zonewise.embedded.workloads.jobs_indexes import index_of
-from zonewise.embedded.workloads.removal import ready
 
 TRACKING = "batch.kubernetes.io/job-tracking"
 FAILURES = "batch.kubernetes.io/job-index-failure-count"
@@ -53,9 +53,9 @@ def finished_at(pod: Pod) -> float:
     moments = [end.finished_at for end in ends if end is not None and end.finished_at]
     if moments and len(moments) == len(ends):
         return max(times.parse(moment).timestamp() for moment in moments)
-    for one in pod.status.conditions:
-        if one.type == "Ready" and one.status == "False" and one.last_transition_time:
-            return times.parse(one.last_transition_time).timestamp()
+    ready = readiness(pod)
+    if ready is not None and ready.status == "False" and ready.last_transition_time:
+        return times.parse(ready.last_transition_time).timestamp()
     meta = pod.metadata
     if meta.deletion_timestamp:
         due = times.parse(meta.deletion_timestamp).timestamp()
@@ -86,20 +86,13 @@ def later(pod: Pod, than: Pod) -> bool:
 
 def progress(pod: Pod) -> tuple[bool, int, bool, float, int, float, str]:
     """How far a pod is: placed, phase, ready, for how long, restarts, age."""
-    since = next(
-        (
-            one.last_transition_time
-            for one in pod.status.conditions
-            if one.type == "Ready" and one.status == "True"
-        ),
-        None,
-    )
+    since = ready_since(pod)
     restarts = max((one.restart_count for one in pod.status.container_statuses), default=0)
     created = pod.metadata.creation_timestamp
     return (
         bool(pod.spec.node_name),
         PHASES.get(pod.status.phase, 0),
-        ready(pod),
+        since is not None,
         -times.parse(since).timestamp() if since else 0.0,
         -restarts,
         -times.parse(created).timestamp() if created else 0.0,

@@ -29,8 +29,9 @@ from typing import Literal
 
 from zonewise.api.meta import IntOrString
 from zonewise.api.pod import Pod
+from zonewise.api.podstate import finished, ready
+from zonewise.api.portions import portion
 from zonewise.embedded.workloads.availability import is_available
-from zonewise.embedded.workloads.removal import ready
 
 REVISION_LABEL = "controller-revision-hash"
 
@@ -144,9 +145,7 @@ def complete(rule: Rule, counts: Counts) -> bool:
 
 def allowance(most: IntOrString, replicas: int) -> int:
     """How many pods may be unavailable during an update: percentages round down, to 1 at least."""
-    if isinstance(most, str):
-        most = int(most.removesuffix("%")) * replicas // 100
-    return max(most, 1)
+    return max(portion(most, replicas, up=False), 1)
 
 
 class _Pass:
@@ -184,7 +183,7 @@ class _Pass:
             if pod is None:
                 if number not in stale:
                     self.births.append(number)
-            elif pod.status.phase in ("Failed", "Succeeded"):
+            elif finished(pod):
                 if not _leaving(pod):
                     self.departures.append(Departure(pod, "finished"))
             else:

@@ -29,6 +29,7 @@ from typing import Generic, Literal, TypeAlias, TypeVar
 
 from zonewise.api.errors import ApiError, Conflict, NotFound, ZonewiseError
 from zonewise.api.pod import Pod
+from zonewise.api.podstate import ready
 from zonewise.embedded.workloads.cadence import elapsed
 from zonewise.embedded.workloads.creation import in_batches
 from zonewise.runtime.client import Client
@@ -70,11 +71,6 @@ class _Rest:
     failures: int = 0
     until: float = 0.0
     refused: dict[str, int] = field(default_factory=dict)
-
-
-def ready(pod: Pod) -> bool:
-    """Whether a pod's Ready condition is true."""
-    return any(one.type == "Ready" and one.status == "True" for one in pod.status.conditions)
 
 
 class Removal(Generic[K]):

@@ -15,8 +15,8 @@ from typing import Any
 from zonewise.api.apps import ReplicaSetStatus
 from zonewise.api.meta import Condition
 from zonewise.api.pod import Pod
+from zonewise.api.podstate import active, finished
 from zonewise.embedded.workloads.availability import available_in
-from zonewise.embedded.workloads.victims import active
 from zonewise.embedded.workloads.views import ReplicaSet, ReplicationController, opened
 
 WISH = "zonewise.io/reduce-to"
@@ -56,10 +56,7 @@ def counted(owner: ReplicaSet, pods: Iterable[Pod], now: float) -> Count:
     again: float | None = None
     for pod in pods:
         if not active(pod):
-            terminating += pod.metadata.deletion_timestamp is not None and pod.status.phase not in (
-                "Succeeded",
-                "Failed",
-            )
+            terminating += not finished(pod)
             continue
         living.append(pod)
         labeled += labels <= pod.metadata.labels.items()

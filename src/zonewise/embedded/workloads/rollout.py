@@ -39,7 +39,7 @@ from dataclasses import dataclass
 import msgspec
 
 from zonewise.api.apps import DeploymentStatus
-from zonewise.api.meta import IntOrString
+from zonewise.api.portions import portion
 from zonewise.embedded.workloads import templates
 from zonewise.embedded.workloads.replicas import aim
 from zonewise.embedded.workloads.views import Deployment, ReplicaSet
@@ -122,8 +122,8 @@ def limits(deployment: Deployment) -> Limits:
     if strategy.type == "Recreate":
         return Limits(replicas, 0, 0)
     rolling = strategy.rolling_update
-    surge = _portion(rolling.max_surge if rolling else None, replicas, up=True)
-    unavailable = _portion(rolling.max_unavailable if rolling else None, replicas, up=False)
+    surge = portion((rolling and rolling.max_surge) or 0, replicas, up=True)
+    unavailable = portion((rolling and rolling.max_unavailable) or 0, replicas, up=False)
     if surge == unavailable == 0:
         unavailable = 1
     return Limits(replicas, surge, min(unavailable, replicas))
@@ -368,15 +368,6 @@ def _held(sets: Iterable[ReplicaSet]) -> int:
 
 def _age(one: ReplicaSet) -> tuple[str, str]:
     return one.metadata.creation_timestamp or "", one.metadata.name
-
-
-def _portion(value: IntOrString | None, whole: int, *, up: bool) -> int:
-    if value is None:
-        return 0
-    if isinstance(value, int):
-        return value
-    percent = int(value.removesuffix("%")) * whole
-    return -(-percent // 100) if up else percent // 100
 
 
 def _number(text: str | None) -> int:

@@ -23,19 +23,12 @@ from functools import cmp_to_key
 
 from zonewise.api import times
 from zonewise.api.pod import Pod
+from zonewise.api.podstate import active, ready_since
 
 COST = "controller.kubernetes.io/pod-deletion-cost"
 _COST = re.compile(r"0|[1-9]\d{0,9}|-\d{1,10}", re.ASCII)
 _PHASES = {"Pending": 0, "Unknown": 1}
 _NEVER = -1
-
-
-def active(pod: Pod) -> bool:
-    """Whether a pod counts: it neither has finished nor is about to go."""
-    return pod.metadata.deletion_timestamp is None and pod.status.phase not in (
-        "Succeeded",
-        "Failed",
-    )
 
 
 def ranked(pods: Iterable[Pod], *, related: Iterable[Pod] = (), now: float) -> list[Pod]:
@@ -71,10 +64,7 @@ class _Features:
 
 
 def _features(pod: Pod, crowd: Counter[str], now: float) -> _Features:
-    ready, since = False, ""
-    for condition in pod.status.conditions:
-        if condition.type == "Ready" and condition.status == "True":
-            ready, since = True, condition.last_transition_time or ""
+    since = ready_since(pod)
     node = pod.spec.node_name
     created = pod.metadata.creation_timestamp or ""
     return _Features(
@@ -83,12 +73,12 @@ def _features(pod: Pod, crowd: Counter[str], now: float) -> _Features:
         first=(
             node != "",
             _PHASES.get(pod.status.phase, 2),
-            ready,
+            since is not None,
             deletion_cost(pod),
             -crowd[node],
         ),
-        ready=since,
-        ready_age=_bucket(since, now),
+        ready=since or "",
+        ready_age=_bucket(since or "", now),
         restarts=_restarts(pod),
         created=created,
         age=_bucket(created, now),

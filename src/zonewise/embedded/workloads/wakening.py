@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from zonewise.api.meta import Key, Object
 from zonewise.api.pod import Pod
+from zonewise.api.podstate import readiness
 from zonewise.api.policy import PodDisruptionBudget
 from zonewise.embedded.workloads.claims import selects
 from zonewise.embedded.workloads.removal import Removal
@@ -65,11 +66,8 @@ def matters(old: Pod | None, new: Pod | None) -> bool:
 
 def _relevant(pod: Pod) -> tuple[object, ...]:
     meta = pod.metadata
-    ready = [
-        (one.status, one.last_transition_time)
-        for one in pod.status.conditions
-        if one.type == "Ready"
-    ]
+    condition = readiness(pod)
+    ready = condition and (condition.status, condition.last_transition_time)
     return meta.deletion_timestamp, pod.status.phase, ready, meta.labels, meta.owner_references
 
 

@@ -28,6 +28,7 @@ from zonewise.api.core import Service, ServicePort, ServiceSpec
 from zonewise.api.discovery import Endpoint, EndpointConditions, EndpointPort
 from zonewise.api.meta import ObjectReference
 from zonewise.api.pod import Pod
+from zonewise.api.podstate import finished, readiness
 from zonewise.traffic.slices.identity import IPV4, IPV6
 from zonewise.traffic.targets import Hint, Target
 
@@ -110,7 +111,9 @@ class Members:
             group = frozenset(ports)
         else:
             ports, group = self.ports, self.group
-        status, since = _readiness(pod)
+        condition = readiness(pod)
+        status = condition is not None and condition.status == "True"
+        since = (condition and condition.last_transition_time) or ""
         terminating = pod.metadata.deletion_timestamp is not None
         ready = service.spec.publish_not_ready_addresses or (status and not terminating)
         meta = pod.metadata
@@ -138,14 +141,7 @@ class Members:
 def counts(pod: Pod) -> bool:
     """Whether a pod has an address and has not ended."""
     status = pod.status
-    return bool(status.pod_ips or status.pod_ip) and status.phase not in ("Succeeded", "Failed")
-
-
-def _readiness(pod: Pod) -> tuple[bool, str]:
-    for condition in pod.status.conditions:
-        if condition.type == "Ready":
-            return condition.status == "True", condition.last_transition_time or ""
-    return False, ""
+    return bool(status.pod_ips or status.pod_ip) and not finished(pod)
 
 
 def _addresses(pod: Pod) -> dict[str, tuple[str, ...]]:
