@@ -68,7 +68,7 @@ e2e: $(VENV)/.peers
 	$(SAY) 'what the tests need from Debian'
 	@$(PYTHON) tools/debian.py
 	$(SAY) 'tests on it'
-	@$(BIN)/pytest -m real $(ARGS)
+	@$(BIN)/pytest -n 2 --dist loadfile -m real $(ARGS)
 
 bench: $(VENV)/.peers
 	$(SAY) 'benchmarks'
