@@ -50,12 +50,12 @@ class Installed:
         """The user that the programs are."""
         return f"system:serviceaccount:{self.namespace}:zonewise"
 
-    async def apply(self) -> None:
+    async def apply(self, *flags: str) -> None:
         """Put the printed manifests onto the cluster, and run what the role needs."""
         await asyncio.to_thread(self._kubectl, "apply", "--server-side")
         if self.role == "adopt":
             await self.start("webhook", "--listen", "127.0.0.1:0", "--host", "127.0.0.1")
-        await self.lead()
+        await self.lead("controller", *flags)
 
     async def lead(self, name: str = "controller", *flags: str) -> None:
         """Run a controller until it leads."""

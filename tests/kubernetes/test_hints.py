@@ -24,7 +24,7 @@ from zonewise.api.gates import FeatureGates
 from zonewise.runtime.cache import Cache
 from zonewise.topology import shares_of, zone_of
 from zonewise.traffic import Limits, wish_of
-from zonewise.traffic.slices import Plan, View, has_endpoints, plan, service_of
+from zonewise.traffic.slices import LIMIT, Plan, View, has_endpoints, plan, service_of
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(400)]
 
@@ -55,7 +55,7 @@ def selects(service: Service, pod: Pod) -> bool:
     return (service.spec.selector or {}).items() <= pod.metadata.labels.items()
 
 
-async def plans(crowd: Crowd) -> dict[str, Plan]:
+async def plans(crowd: Crowd, *, limit: int = LIMIT) -> dict[str, Plan]:
     """What another pass over every Service would write, from lists read now."""
     client, space = crowd.client, crowd.namespace
     nodes = (await client.list(Node)).items
@@ -72,6 +72,7 @@ async def plans(crowd: Crowd) -> dict[str, Plan]:
                 pods=[pod for pod in pods if selects(service, pod)],
                 zones=zones,
                 slices=[one for one in slices if service_of(one) == service.metadata.name],
+                limit=limit,
             )
         )
         for service in (await client.list(Service, space)).items
@@ -79,12 +80,12 @@ async def plans(crowd: Crowd) -> dict[str, Plan]:
     }
 
 
-async def settled(crowd: Crowd, cache: Cache) -> dict[str, Plan]:
+async def settled(crowd: Crowd, cache: Cache, *, limit: int = LIMIT) -> dict[str, Plan]:
     """Wait until another pass would write nothing; gives what it decides."""
     await complete(crowd, cache)
     async with asyncio.timeout(60):
         while True:
-            made = await plans(crowd)
+            made = await plans(crowd, limit=limit)
             if not any(one.writes for one in made.values()):
                 return made
             await asyncio.sleep(0.5)
@@ -196,5 +197,27 @@ async def test_the_next_leader_writes_soon(plane: real.ControlPlane) -> None:
             await until(lambda: versions(cache, crowd.namespace) != before)
             assert time.monotonic() - killed < LEASE + 2
             await settled(crowd, cache)
+        finally:
+            await installed.remove()
+
+
+async def test_killed_at_random_moments(plane: real.ControlPlane) -> None:
+    """Killed again and again during 500 events it converges, and nobody is ever in two slices."""
+    async with cluster(plane, "killed") as (crowd, cache):
+        witness = Witness(crowd.namespace)
+        cache.store(EndpointSlice).on_change(witness.see)
+        installed = Installed(plane, crowd.client, "zonewise-killed", role="own")
+        short = ("--lease-duration", "8s", "--endpoints-per-slice", "5")
+        try:
+            await installed.apply(*short)
+            await crowd.settle(services=20, most=12)
+            for _ in range(500):
+                await crowd.step()
+                if crowd.rng.random() < 0.01:
+                    await asyncio.to_thread(installed.end, "controller")
+                    await installed.lead("controller", *short)
+            await settled(crowd, cache, limit=5)
+            assert installed.programs["controller"].poll() is None
+            assert witness.faults == []
         finally:
             await installed.remove()
