@@ -12,6 +12,7 @@ from typing import Any
 from zonewise.api.errors import NotFound, Status, StatusCause, StatusDetails
 from zonewise.embedded import refusals
 from zonewise.embedded.admission import Attributes, Plugin
+from zonewise.topology import REGION_LABEL, ZONE_LABEL
 
 Obj = dict[str, Any]
 Look = Callable[[str, str, str], Obj | None]
@@ -31,7 +32,7 @@ PROTECTION = {
     "/persistentvolumes": "kubernetes.io/pv-protection",
     "storage.k8s.io/volumeattributesclasses": "kubernetes.io/vac-protection",
 }
-TOPOLOGY_LABELS = ("topology.kubernetes.io/region", "topology.kubernetes.io/zone")
+TOPOLOGY_LABELS = (REGION_LABEL, ZONE_LABEL)
 
 
 class Plugins:

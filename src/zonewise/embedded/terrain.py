@@ -14,7 +14,7 @@ from typing import Any
 
 from zonewise.api.errors import ConfigError, ParseError
 from zonewise.api.quantity import milli
-from zonewise.topology import ZONE_LABEL
+from zonewise.topology import HOSTNAME_LABEL, REGION_LABEL, ZONE_LABEL
 
 Obj = dict[str, Any]
 
@@ -75,9 +75,9 @@ def node_manifest(name: str, zone: str, cpu: str, *, rack: str = "") -> Obj:
             "name": name,
             "labels": {
                 "kubernetes.io/arch": "amd64",
-                "kubernetes.io/hostname": name,
+                HOSTNAME_LABEL: name,
                 "kubernetes.io/os": "linux",
-                "topology.kubernetes.io/region": REGION,
+                REGION_LABEL: REGION,
                 ZONE_LABEL: zone,
                 **({RACK_LABEL: rack} if rack else {}),
             },

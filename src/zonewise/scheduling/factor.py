@@ -15,7 +15,8 @@ from collections.abc import Mapping
 from enum import IntEnum
 
 from zonewise.scheduling.fitness import Standing
-from zonewise.scheduling.terms import HOSTNAME, Constraint
+from zonewise.scheduling.terms import Constraint
+from zonewise.topology import HOSTNAME_LABEL
 
 
 class Role(IntEnum):
@@ -59,7 +60,7 @@ class Factor:
         self.counts = counts
         self.constraint = constraint
         self.weight = weight
-        self.narrow = key == HOSTNAME
+        self.narrow = key == HOSTNAME_LABEL
         self.slot = 0
         self.sums: dict[str, int] = {}
         self.members: dict[str, int] = {}

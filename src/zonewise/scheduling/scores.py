@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from zonewise.scheduling.factor import Factor
 from zonewise.scheduling.fitness import TOP, Entry
-from zonewise.scheduling.terms import HOSTNAME
+from zonewise.topology import HOSTNAME_LABEL
 
 TAINTS, PREFERENCES, SPREADING, NEIGHBOURS = 3, 2, 2, 2
 """How much each scaled score counts beside the node's own."""
@@ -64,7 +64,7 @@ def _evenness(groups: Sequence[Group], factors: Numbered, strict: bool) -> list[
     there = [group for group, use in zip(groups, judged, strict=True) if use]
     weights: list[tuple[int, float, int]] = []
     for number, factor in factors:
-        if factor.key == HOSTNAME:
+        if factor.key == HOSTNAME_LABEL:
             domains = sum(group.size for group in there)
         else:
             domains = len({group.wide[factor.slot] or "" for group in there})

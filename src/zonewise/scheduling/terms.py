@@ -15,9 +15,7 @@ from zonewise.api.errors import ParseError
 from zonewise.api.meta import LabelSelector
 from zonewise.api.pod import PodAffinityTerm, TopologySpreadConstraint
 from zonewise.api.selector import NOTHING, Operator, Requirement, Selector
-
-HOSTNAME = "kubernetes.io/hostname"
-ZONE = "topology.kubernetes.io/zone"
+from zonewise.topology import HOSTNAME_LABEL, ZONE_LABEL
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +101,7 @@ def constraint_of(
 def default_constraints(namespace: str, pods: Selector) -> tuple[Constraint, ...]:
     """What every scheduler prefers for pods that a Service or a workload holds together."""
     crowd = living(namespace, pods)
-    return Constraint(crowd, HOSTNAME, 3), Constraint(crowd, ZONE, 5)
+    return Constraint(crowd, HOSTNAME_LABEL, 3), Constraint(crowd, ZONE_LABEL, 5)
 
 
 def living(namespace: str, pods: Selector) -> Crowd:

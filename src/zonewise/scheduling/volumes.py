@@ -23,12 +23,13 @@ from zonewise.api.storage import PersistentVolume, PersistentVolumeClaim, Storag
 from zonewise.scheduling import decision
 from zonewise.scheduling.decision import Refusal
 from zonewise.scheduling.terms import understood
+from zonewise.topology import REGION_LABEL, ZONE_LABEL
 
 SELECTED_NODE = "volume.kubernetes.io/selected-node"
 BIND_COMPLETED = "pv.kubernetes.io/bind-completed"
 BETA_CLASS = "volume.beta.kubernetes.io/storage-class"
 NO_PROVISIONER = ("", "kubernetes.io/no-provisioner")
-ZONES = ("topology.kubernetes.io/zone", "topology.kubernetes.io/region")
+ZONES = (ZONE_LABEL, REGION_LABEL)
 
 
 @dataclass(frozen=True, slots=True)

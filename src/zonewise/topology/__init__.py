@@ -2,6 +2,8 @@
 
 from zonewise.topology.nodes import (
     CONTROL_PLANE_LABELS,
+    HOSTNAME_LABEL,
+    REGION_LABEL,
     ZONE_LABEL,
     counts,
     cpu_milli,
@@ -14,6 +16,8 @@ from zonewise.topology.shares import MissingCpu, MissingZone, Shares, Zone, shar
 
 __all__ = [
     "CONTROL_PLANE_LABELS",
+    "HOSTNAME_LABEL",
+    "REGION_LABEL",
     "ZONE_LABEL",
     "MissingCpu",
     "MissingZone",

@@ -10,6 +10,8 @@ from zonewise.api.core import Node
 from zonewise.api.errors import ParseError
 from zonewise.api.quantity import milli
 
+HOSTNAME_LABEL = "kubernetes.io/hostname"
+REGION_LABEL = "topology.kubernetes.io/region"
 ZONE_LABEL = "topology.kubernetes.io/zone"
 CONTROL_PLANE_LABELS = (
     "node-role.kubernetes.io/control-plane",

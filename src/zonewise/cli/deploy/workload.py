@@ -17,6 +17,7 @@ from zonewise.cli.deploy.wanted import (
     Obj,
     Wanted,
 )
+from zonewise.topology import HOSTNAME_LABEL, ZONE_LABEL
 
 PRIORITY = 1_000_000
 USER = 65532
@@ -77,8 +78,8 @@ def _deployment(wanted: Wanted) -> Obj:
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         "topologySpreadConstraints": [
-            _apart("topology.kubernetes.io/zone"),
-            _apart("kubernetes.io/hostname"),
+            _apart(ZONE_LABEL),
+            _apart(HOSTNAME_LABEL),
         ],
         "containers": [
             _container(

@@ -11,12 +11,12 @@ from typing import Any
 
 from zonewise.api import times
 from zonewise.api.core import Node
+from zonewise.topology import HOSTNAME_LABEL
 
 Obj = dict[str, Any]
 
 KUBELET = "zonewise.io/kubelet"
 FAILED = "zonewise.io/failed"
-HOSTNAME = "kubernetes.io/hostname"
 HEALTHY = {
     "MemoryPressure": (
         "False",
@@ -47,7 +47,7 @@ def hosts(node: Node) -> tuple[str, ...]:
 def labels(node: Node) -> Obj:
     """The labels every kubelet sets, as far as they are missing."""
     want = {
-        HOSTNAME: node.metadata.name,
+        HOSTNAME_LABEL: node.metadata.name,
         "kubernetes.io/os": "linux",
         "kubernetes.io/arch": "amd64",
     }

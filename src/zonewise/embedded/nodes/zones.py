@@ -15,12 +15,11 @@ from typing import Literal, NamedTuple
 from zonewise.api.core import Node
 from zonewise.embedded.nodes.health import verdict
 from zonewise.embedded.nodes.settings import Settings
-from zonewise.topology import ZONE_LABEL
+from zonewise.topology import REGION_LABEL, ZONE_LABEL
 
 ZoneState = Literal["normal", "partly lost", "lost"]
 Zone = tuple[str, str]
 
-REGION_LABEL = "topology.kubernetes.io/region"
 FEW = 2
 """So many lost nodes do not make a zone unhealthy, whatever its size."""
 

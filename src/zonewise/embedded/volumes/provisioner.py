@@ -38,10 +38,9 @@ from zonewise.embedded.volumes.words import (
     WAIT,
 )
 from zonewise.runtime.controller import Controller, own_key
-from zonewise.topology import ZONE_LABEL, zone_of
+from zonewise.topology import HOSTNAME_LABEL, ZONE_LABEL, zone_of
 
 STANDARD = "standard"
-HOSTNAME_LABEL = "kubernetes.io/hostname"
 _NUMBERED = re.compile(r"(.*?)-?([0-9]{1,9})\Z")
 
 

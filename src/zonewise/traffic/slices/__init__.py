@@ -12,7 +12,6 @@ from zonewise.traffic.slices.identity import (
     service_of,
 )
 from zonewise.traffic.slices.planning import (
-    HIGHEST_LIMIT,
     LIMIT,
     Family,
     Memory,
@@ -23,7 +22,6 @@ from zonewise.traffic.slices.planning import (
 from zonewise.traffic.slices.rehinting import asks, rehint, rehint_one
 
 __all__ = [
-    "HIGHEST_LIMIT",
     "LIMIT",
     "MANAGED_BY_LABEL",
     "MANAGER",

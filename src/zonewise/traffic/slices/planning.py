@@ -36,7 +36,6 @@ from zonewise.traffic.slices.reading import Reading, Readings, previous
 from zonewise.traffic.targets import Hint, Target, as_obeyed
 
 LIMIT = 100
-HIGHEST_LIMIT = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
