@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import base64
 import datetime as dt
-import ipaddress
 import json
 import os
 import secrets
@@ -19,22 +18,25 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-    load_pem_private_key,
-)
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 
 from zonewise.api.errors import ConfigError
+from zonewise.runtime.issuer import authority_of, pem, signed
 
 AUTHORITY_DAYS = 3650
 SERVING_DAYS = 397
 RENEW_DAYS = 30
 KUBECONFIG = "kubeconfig"
+NAMES = (
+    "localhost",
+    "kubernetes",
+    "kubernetes.default",
+    "kubernetes.default.svc",
+    "127.0.0.1",
+    "::1",
+)
+"""Under which the server is reached, whatever it listens on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,9 @@ class Identity:
         self._serving = Pair(keys / "serving.key", keys / "serving.crt")
         if _ends_soon(self._authority.certificate, now):
             key = ec.generate_private_key(ec.SECP256R1())
-            _save(self._authority, key, _authority(key, now))
+            lifetime = dt.timedelta(days=AUTHORITY_DAYS)
+            authority = authority_of(key, "zonewise-ca", now=now, lifetime=lifetime)
+            _save(self._authority, key, authority)
             self._serving.certificate.unlink(missing_ok=True)
         self.token_key = _key(keys / "tokens.key")
         self.owner_token = _secret(keys / "owner.token")
@@ -77,7 +81,7 @@ class Identity:
             return 0
 
     @property
-    def authority_pem(self) -> str:
+    def authoritypem(self) -> str:
         """The CA's certificate."""
         return self._authority.certificate.read_text()
 
@@ -89,20 +93,6 @@ class Identity:
         context.load_verify_locations(self._authority.certificate)
         context.verify_mode = ssl.CERT_OPTIONAL
         return context
-
-    def client_pair(
-        self, user: str, groups: tuple[str, ...], now: dt.datetime
-    ) -> tuple[bytes, bytes]:
-        """A new client certificate and its key, PEM."""
-        key = ec.generate_private_key(ec.SECP256R1())
-        subject = x509.Name(
-            [
-                *(x509.NameAttribute(NameOID.ORGANIZATION_NAME, group) for group in groups),
-                x509.NameAttribute(NameOID.COMMON_NAME, user),
-            ]
-        )
-        certificate = self._sign(key, subject, now, [ExtendedKeyUsageOID.CLIENT_AUTH], [])
-        return certificate.public_bytes(Encoding.PEM), _pem(key)
 
     def write_kubeconfig(self, server: str) -> Path:
         """Write the owner's kubeconfig; it replaces an older one in one step."""
@@ -132,75 +122,16 @@ class Identity:
 
     def _sign_serving(self, host: str, now: dt.datetime) -> None:
         key = ec.generate_private_key(ec.SECP256R1())
-        names: list[x509.GeneralName] = [
-            x509.DNSName(name)
-            for name in ("localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc")
-        ]
-        for address in dict.fromkeys(("127.0.0.1", "::1", host)):
-            try:
-                names.append(x509.IPAddress(ipaddress.ip_address(address)))
-            except ValueError:
-                names.append(x509.DNSName(address))
-        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "zonewise-apiserver")])
-        certificate = self._sign(key, subject, now, [ExtendedKeyUsageOID.SERVER_AUTH], names)
-        _save(self._serving, key, certificate)
-
-    def _sign(
-        self,
-        key: ec.EllipticCurvePrivateKey,
-        subject: x509.Name,
-        now: dt.datetime,
-        usages: list[x509.ObjectIdentifier],
-        names: list[x509.GeneralName],
-    ) -> x509.Certificate:
         authority = x509.load_pem_x509_certificate(self._authority.certificate.read_bytes())
-        signer = _key(self._authority.key)
-        builder = (
-            x509.CertificateBuilder()
-            .subject_name(subject)
-            .issuer_name(authority.subject)
-            .public_key(key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - dt.timedelta(hours=1))
-            .not_valid_after(now + dt.timedelta(days=SERVING_DAYS))
-            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-            .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
-            .add_extension(
-                x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()),
-                critical=False,
-            )
+        certificate = signed(
+            key,
+            "zonewise-apiserver",
+            dict.fromkeys((*NAMES, host)),
+            (authority, _key(self._authority.key)),
+            now=now,
+            lifetime=dt.timedelta(days=SERVING_DAYS),
         )
-        if names:
-            builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
-        return builder.sign(signer, hashes.SHA256())
-
-
-def _authority(key: ec.EllipticCurvePrivateKey, now: dt.datetime) -> x509.Certificate:
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "zonewise-ca")])
-    usage = x509.KeyUsage(
-        digital_signature=True,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=True,
-        crl_sign=True,
-        encipher_only=False,
-        decipher_only=False,
-    )
-    return (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - dt.timedelta(hours=1))
-        .not_valid_after(now + dt.timedelta(days=AUTHORITY_DAYS))
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(usage, critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-        .sign(key, hashes.SHA256())
-    )
+        _save(self._serving, key, certificate)
 
 
 def _ends_soon(path: Path, now: dt.datetime) -> bool:
@@ -224,7 +155,7 @@ def _names(pair: Pair, host: str) -> bool:
 
 def _key(path: Path) -> ec.EllipticCurvePrivateKey:
     if not path.exists():
-        _write(path, _pem(ec.generate_private_key(ec.SECP256R1())))
+        _write(path, pem(ec.generate_private_key(ec.SECP256R1())))
     try:
         key = load_pem_private_key(path.read_bytes(), None)
     except ValueError:
@@ -243,12 +174,8 @@ def _secret(path: Path) -> str:
 
 
 def _save(pair: Pair, key: ec.EllipticCurvePrivateKey, certificate: x509.Certificate) -> None:
-    _write(pair.key, _pem(key))
+    _write(pair.key, pem(key))
     _write(pair.certificate, certificate.public_bytes(Encoding.PEM))
-
-
-def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
 
 def _write(path: Path, data: bytes) -> None:

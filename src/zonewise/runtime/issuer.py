@@ -44,37 +44,61 @@ class Pair:
 def issue(names: Iterable[str], *, now: datetime, lifetime: timedelta) -> Pair:
     """A new serving certificate for these names and addresses, from a new authority."""
     authority_key, key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
-    begin, end = now - EARLY, now + lifetime
-    authority_name = _name(f"zonewise authority {secrets.token_hex(8)}")
-    authority = (
-        _builder(authority_name, authority_name, authority_key.public_key(), begin, end)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_usage(key_cert_sign=True, crl_sign=True), critical=True)
-        .add_extension(
-            x509.SubjectKeyIdentifier.from_public_key(authority_key.public_key()), critical=False
-        )
-        .sign(authority_key, hashes.SHA256())
-    )
-    certificate = (
-        _builder(_name("zonewise webhook"), authority_name, key.public_key(), begin, end)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_usage(digital_signature=True), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.SubjectAlternativeName([_host(n) for n in names]), critical=False)
-        .add_extension(
-            x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()),
-            critical=False,
-        )
-        .sign(authority_key, hashes.SHA256())
+    name = f"zonewise authority {secrets.token_hex(8)}"
+    authority = authority_of(authority_key, name, now=now, lifetime=lifetime)
+    certificate = signed(
+        key, "zonewise webhook", names, (authority, authority_key), now=now, lifetime=lifetime
     )
     return Pair(
         certificate.public_bytes(serialization.Encoding.PEM),
-        key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        ),
+        pem(key),
         authority.public_bytes(serialization.Encoding.PEM),
+    )
+
+
+def authority_of(
+    key: ec.EllipticCurvePrivateKey, name: str, *, now: datetime, lifetime: timedelta
+) -> x509.Certificate:
+    """The certificate of an authority, signed by itself."""
+    public = key.public_key()
+    return (
+        _builder(_name(name), _name(name), public, now - EARLY, now + lifetime)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(key_cert_sign=True, crl_sign=True), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+
+
+def signed(
+    key: ec.EllipticCurvePrivateKey,
+    name: str,
+    hosts: Iterable[str],
+    authority: tuple[x509.Certificate, ec.EllipticCurvePrivateKey],
+    *,
+    now: datetime,
+    lifetime: timedelta,
+) -> x509.Certificate:
+    """A serving certificate for these hosts by an authority, given with its key."""
+    issuer, signer = authority
+    by = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
+    return (
+        _builder(_name(name), issuer.subject, key.public_key(), now - EARLY, now + lifetime)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(digital_signature=True), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.SubjectAlternativeName([_host(one) for one in hosts]), critical=False)
+        .add_extension(by, critical=False)
+        .sign(signer, hashes.SHA256())
+    )
+
+
+def pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    """A key as PEM, not encrypted."""
+    return key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
     )
 
 
