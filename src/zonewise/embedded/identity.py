@@ -81,7 +81,7 @@ class Identity:
             return 0
 
     @property
-    def authoritypem(self) -> str:
+    def authority_pem(self) -> str:
         """The CA's certificate."""
         return self._authority.certificate.read_text()
 
