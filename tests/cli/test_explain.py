@@ -52,7 +52,7 @@ def dump(tmp_path: Path) -> Path:
 
 
 HINTED = """\
-Service default/web has zone hints (mode Auto): every zone has endpoints for its share of the \
+Service default/web has hints (mode Auto): every zone has endpoints for its share of the \
 traffic.
 
 ZONE    NODES  CPU   SHARE  ENDPOINTS  MINIMUM  HINTED  OVERLOAD
@@ -69,7 +69,7 @@ TRAFFIC IN ITS ZONE
 expected now              100.0 %
 without hints              33.3 %
 best below 20 % overload  100.0 %
-The busiest endpoint gets 4.3 % more than average; hints go above 30 %.
+The busiest endpoint gets 4.3 % more than average; hints are taken away above 30 %.
 """
 
 REFUSED = """\

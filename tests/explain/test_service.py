@@ -262,3 +262,10 @@ def test_shares_of_tolerated_nodes() -> None:
     blind = explained(items)
     assert blind.primary.reason.code == "Overload"
     assert "all nodes" in blind.notes[0]
+
+
+def test_headless_services_have_no_proxy() -> None:
+    """Hints of a headless Service are shown, with a word on who reads them."""
+    items = [*THREE, service(clusterIP="None"), part(spread(1, 1, 1))]
+    (note,) = explained(items).notes
+    assert "headless" in note

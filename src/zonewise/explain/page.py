@@ -18,7 +18,7 @@ def service_page(report: ServiceReport) -> str:
     blocks = [[report.verdict]]
     for part in report.families:
         if part is not report.primary:
-            got = "has zone hints" if part.decided.hinted else "has no hints"
+            got = "has hints" if part.decided.hinted else "has no hints"
             blocks.append([f"{part.family} {got}: {part.reason.message}."])
         blocks += _family(report, part)
     blocks.append(list(report.notes))
@@ -110,7 +110,7 @@ def _traffic(report: ServiceReport, part: FamilyReport) -> list[str]:
             f"The busiest endpoint gets {_percent(part.decided.overload)} more than average"
         )
         if report.mode is Mode.AUTO:
-            lines[-1] += f"; hints go above {report.limits.drop} %"
+            lines[-1] += f"; hints are taken away above {report.limits.drop} %"
         lines[-1] += "."
     return lines
 

@@ -97,7 +97,7 @@ class ServiceReport:
     def verdict(self) -> str:
         """One sentence."""
         part = self.primary
-        got = "has zone hints" if part.decided.hinted else "has no hints"
+        got = "has hints" if part.decided.hinted else "has no hints"
         mode = "" if self.mode is Mode.OFF else f" (mode {self.mode.value})"
         return f"Service {self.namespace}/{self.service} {got}{mode}: {part.reason.message}."
 

@@ -44,6 +44,11 @@ _ALL_NODES = (
     f" {SHARE_NODES_ANNOTATION}: tolerated means. Read pods as well."
 )
 
+_HEADLESS = (
+    "The Service is headless: clients find its endpoints by DNS and choose themselves. Hints, and"
+    " the numbers above, are about proxies."
+)
+
 
 def explain_service(cluster: Cluster, service: Service) -> ServiceReport:
     """The report on one Service."""
@@ -61,8 +66,10 @@ def explain_service(cluster: Cluster, service: Service) -> ServiceReport:
         for family in families_of(service, slices)
     )
     namespace, name = key_of(service)
-    notes = (_ALL_NODES,) if tolerated and pods is None else ()
-    return ServiceReport(name, namespace, wish.mode, wish.limits, families, notes)
+    notes = [_ALL_NODES] if tolerated and pods is None else []
+    if service.spec.cluster_ip == "None":
+        notes.append(_HEADLESS)
+    return ServiceReport(name, namespace, wish.mode, wish.limits, families, tuple(notes))
 
 
 def _nobody_decides(

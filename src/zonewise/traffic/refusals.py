@@ -70,7 +70,8 @@ def too_few(shares: Shares, limits: Limits, endpoints: int, *, fewer_than_zones:
     }
     fix = f"Scale to {enough} endpoints."
     if fewer_than_zones:
-        text = f"fewer endpoints than zones ({endpoints} endpoints, {zones} zones)"
+        count = f"{endpoints} endpoint{'s' * (endpoints != 1)}"
+        text = f"fewer endpoints than zones ({count}, {zones} zones)"
         code = "TooFewEndpoints"
     else:
         overload, zone = best_overload(shares, endpoints)
