@@ -35,6 +35,7 @@ Obj = dict[str, Any]
 
 PATIENCE = 6.0
 LOOK = 0.1
+LOOKS = 10
 LOOK_COST = 20
 """Between two looks at a cluster passes at least this many times what a look takes."""
 
@@ -107,10 +108,21 @@ class Host:
                 if ready > best:
                     best, deadline = ready, loop.time() + PATIENCE
                 if ready >= wanted or loop.time() > deadline:
+                    await self._steady()
                     return [
                         f"{name} {up}/{all_}" for name, (up, all_) in found.items() if up < all_
                     ]
                 await asyncio.sleep(max(LOOK, LOOK_COST * (loop.time() - began)))
+
+    async def _steady(self) -> None:
+        """Wait until endpoints, which follow pods a moment later, are as many as a moment ago."""
+        last = -1
+        for _ in range(LOOKS):
+            now = sum(route.endpoints for route in self.page().services)
+            if now == last:
+                return
+            last = now
+            await asyncio.sleep(3 * LOOK)
 
     def page(self) -> Overview:
         """The cluster as it is now."""
@@ -184,7 +196,7 @@ def introduce(
         (f"{program} status -w", "this page, live"),
         (f"{program} fail zone {zone}", f"take zone {zone} away and watch")
         if zone
-        else ("kubectl create configmap hello --from-literal=a=b", "it is a Kubernetes API"),
+        else ("kubectl apply -f nodes.yaml", "Nodes come to life: docs/embedded.md"),
     ]
     width = max(len(command) for command, _ in commands)
     console.print(f"  [bold]export KUBECONFIG={kubeconfig}[/bold]\n", soft_wrap=True)
