@@ -114,15 +114,16 @@ class Installed:
         """The line of a program's log that tells of an event."""
         found: list[dict[str, Any]] = []
 
-        def told() -> bool:
+        def heard() -> bool:
             lines = [
                 line for line in self._log(name).read_text().splitlines(True) if line[-1:] == "\n"
             ]
-            found[:] = [line for line in map(json.loads, lines) if line["event"] == event]
+            told = [json.loads(line) for line in lines if line.startswith("{")]
+            found[:] = [line for line in told if line["event"] == event]
             assert found or self.programs[name].poll() is None, lines[-3:]
             return bool(found)
 
-        await until(told)
+        await until(heard)
         return found[-1]
 
     async def _lead_to(self, port: int) -> None:
