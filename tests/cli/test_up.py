@@ -101,6 +101,8 @@ def test_a_cluster_comes_up_is_shown_and_comes_back(tmp_path: Path) -> None:
         }
         text = status(folder)
         assert re.search(r"^right +2/2 +8 +\d+ +\d+$", text.out, re.MULTILINE), text.out
+        assert f"export KUBECONFIG={folder}/kubeconfig" in text.out
+        assert "fail zone left" in text.out
         deadline = time.monotonic() + PATIENCE
         while not all(one["inZone"] for one in page(folder)["services"] if one["mode"] == "Auto"):
             assert time.monotonic() < deadline

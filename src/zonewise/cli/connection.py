@@ -16,6 +16,9 @@ from zonewise.runtime.cluster import ClusterConfig, Impersonation, load_config
 from zonewise.runtime.logs import configure
 from zonewise.runtime.transport import HttpsTransport
 
+EMBEDDED = "+zonewise"
+"""What is in the version of an embedded cluster's server."""
+
 
 @asynccontextmanager
 async def connected(options: Options) -> AsyncIterator[Client]:

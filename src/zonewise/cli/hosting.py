@@ -9,8 +9,6 @@ program with a sentence, whatever it is doing at that moment.
 from __future__ import annotations
 
 import asyncio
-import shutil
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from zonewise.api import DaemonSet, Deployment, Node, Pod, Service, StatefulSet
 from zonewise.api.discovery import EndpointSlice
 from zonewise.api.errors import ConfigError
-from zonewise.cli.overview import Overview, overview, service_table, zone_table
+from zonewise.cli.overview import Overview, next_steps, overview, service_table, zone_table
 from zonewise.embedded import origin
 from zonewise.embedded.manifests import Refused
 from zonewise.embedded.shape import ANEW, STANDARD, Difference
@@ -189,28 +187,8 @@ def introduce(
     if table := _differences(differences):
         console.print(table)
         console.print()
-    program = called()
-    zone = next((zone.name for zone in page.zones if zone.name), "")
-    commands = [
-        ("kubectl get pods -A -o wide", "what runs where"),
-        (f"{program} status -w", "this page, live"),
-        (f"{program} fail zone {zone}", f"take zone {zone} away and watch")
-        if zone
-        else ("kubectl apply -f nodes.yaml", "Nodes come to life: docs/embedded.md"),
-    ]
-    width = max(len(command) for command, _ in commands)
-    console.print(f"  [bold]export KUBECONFIG={kubeconfig}[/bold]\n", soft_wrap=True)
-    for command, meaning in commands:
-        console.print(f"  {command:<{width}}   [dim]# {meaning}[/dim]", soft_wrap=True)
+    console.print(next_steps(page, str(kubeconfig)), soft_wrap=True)
     console.print()
-
-
-def called() -> str:
-    """How to call this program again."""
-    if shutil.which("zonewise"):
-        return "zonewise"
-    path = Path(sys.argv[0])
-    return f"{sys.executable} -m zonewise" if path.name == "__main__.py" else str(path)
 
 
 def _grouped(refused: list[Refused]) -> list[Difference]:

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 RACK_KEY = "topology.zonewise.io/rack"
 EVERYTHING = "all"
 
-_OURS = "+zonewise"
 _AT_ONCE = 32
 _NAMED = 10
 
@@ -61,11 +60,11 @@ async def _change(
     options: Options, kind: str, names: Sequence[str], key: str, *, fail: bool
 ) -> list[Place]:
     from zonewise.api.core import Node
-    from zonewise.cli.connection import connected
+    from zonewise.cli.connection import EMBEDDED, connected
 
     async with connected(options) as client:
         version = (await client.server_version()).git_version
-        if _OURS not in version:
+        if EMBEDDED not in version:
             raise _refusal(version)
         everyone = (await client.list(Node)).items
         if kind == EVERYTHING:

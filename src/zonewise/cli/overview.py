@@ -7,8 +7,11 @@ and are left out where there are none.
 
 from __future__ import annotations
 
+import shutil
+import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -175,6 +178,32 @@ def service_table(page: Overview, *, most: int = 20) -> Table:
     if len(page.services) > most:
         table.add_row(f"and {len(page.services) - most} more")
     return table
+
+
+def next_steps(page: Overview, kubeconfig: str) -> str:
+    """How to reach an embedded cluster, and three commands to try with it."""
+    from rich.markup import escape
+
+    program = _called()
+    zone = next((zone.name for zone in page.zones if zone.name), "")
+    commands = [
+        ("kubectl get pods -A -o wide", "what runs where"),
+        (f"{program} status -w", "this page, live"),
+        (f"{program} fail zone {zone}", f"take zone {zone} away and watch")
+        if zone
+        else ("kubectl apply -f nodes.yaml", "Nodes come to life: docs/embedded.md"),
+    ]
+    width = max(len(command) for command, _ in commands)
+    lines = [f"  {command:<{width}}   [dim]# {meaning}[/dim]" for command, meaning in commands]
+    return "\n".join([f"  [bold]export KUBECONFIG={escape(kubeconfig)}[/bold]", "", *lines])
+
+
+def _called() -> str:
+    """How to call this program again."""
+    if shutil.which("zonewise"):
+        return "zonewise"
+    path = Path(sys.argv[0])
+    return f"{sys.executable} -m zonewise" if path.name == "__main__.py" else str(path)
 
 
 def _table(first: str, *columns: str) -> Table:

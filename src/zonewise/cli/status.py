@@ -8,6 +8,7 @@ page again when it has changed, at most every second.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
@@ -47,17 +48,24 @@ def command(options: Options, watch: bool, output: str | None) -> None:
 
 
 async def _once(options: Options, output: str | None) -> None:
-    from zonewise.cli.connection import connected
+    from zonewise.cli.connection import EMBEDDED, connected
 
     async with connected(options) as client:
         page = await _page(client)
+        version = (await client.server_version()).git_version
     _print(page, output)
+    if output is None and EMBEDDED in version:
+        from zonewise.cli.overview import console, next_steps
+
+        kubeconfig = options.kubeconfig or os.environ.get("KUBECONFIG")
+        if kubeconfig:
+            console().print(next_steps(page, kubeconfig), soft_wrap=True)
 
 
 async def _page(client: Client) -> Overview:
     from zonewise.api import Node, Pod, Service
     from zonewise.api.discovery import EndpointSlice
-    from zonewise.api.errors import NotFound
+    from zonewise.api.errors import Forbidden, NotFound
     from zonewise.cli.overview import overview
     from zonewise.embedded.clients import NAME, read
     from zonewise.embedded.origin import NAMESPACE, ConfigMap
@@ -66,7 +74,7 @@ async def _page(client: Client) -> Overview:
     snapshot = await Snapshot.live(client, [Node, Pod, Service, EndpointSlice])
     try:
         numbers = (await client.get(ConfigMap, NAME, NAMESPACE)).get("data", default={})
-    except NotFound:
+    except (Forbidden, NotFound):
         numbers = {}
     return overview(
         nodes=snapshot.all(Node),
