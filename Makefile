@@ -14,15 +14,15 @@ LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --genera
 .DEFAULT_GOAL := help
 
 help:
-	@echo 'make up      run Zonewise here, with no cluster and no root'
-	@echo 'make test    install what the tests need and run every test (needs root and apt once)'
-	@echo 'make check   lint, types, layers'
-	@echo 'make e2e     the product on real Kubernetes, built from source with Go'
+	@echo 'make up           run Zonewise here, with no cluster and no root'
+	@echo 'make test         install what the tests need and run every test (needs root and apt once)'
+	@echo 'make check        lint, types, layers'
+	@echo 'make e2e          the product on real Kubernetes, built from source with Go'
 	@echo 'make conformance  Kubernetes'"'"' own specs on the embedded cluster; writes docs/conformance.md'
-	@echo 'make bench   side by side with our peers, ratios in one run'
-	@echo 'make format  rewrite the sources the way make check wants them'
-	@echo 'make lock    choose versions anew and write requirements/'
-	@echo 'make clean   remove everything that was built inside the tree'
+	@echo 'make bench        side by side with our peers, ratios in one run'
+	@echo 'make format       rewrite the sources the way make check wants them'
+	@echo 'make lock         choose versions anew and write requirements/'
+	@echo 'make clean        remove everything that was built inside the tree'
 
 $(VENV)/bin/python:
 	$(SAY) 'making an environment in $(VENV)'
