@@ -13,10 +13,10 @@ import yaml
 from tests.cli.program import here
 
 from zonewise.api import EndpointSlice, Node, Service
+from zonewise.cli.controller import LEASE
 from zonewise.cli.deploy import Wanted, manifests
 from zonewise.cli.deploy.alerts import rules
 from zonewise.cli.deploy.dashboard import page
-from zonewise.cli.deploy.wanted import LEASE
 from zonewise.cli.hintoptions import Role
 from zonewise.controllers.hintmetrics import HintsMetrics
 from zonewise.controllers.standings import Standing

@@ -24,8 +24,9 @@ from zonewise.api.registration import (
     MutatingWebhookConfiguration,
     ValidatingWebhookConfiguration,
 )
+from zonewise.cli.controller import LEASE
 from zonewise.cli.deploy import Obj, Wanted, manifests
-from zonewise.cli.deploy.wanted import LEASE, NAME, WEBHOOK
+from zonewise.cli.deploy.wanted import NAME, WEBHOOK
 from zonewise.cli.hintoptions import Role as Choice
 from zonewise.controllers import HintsController, HintsSettings, Role
 from zonewise.embedded.call import User

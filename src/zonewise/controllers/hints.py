@@ -60,7 +60,7 @@ from zonewise.traffic.slices import (
     has_endpoints,
     plan,
     rehint,
-    service_of,
+    services_of,
 )
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ class HintsController:
         self._services = watches(
             Service, own_key, indexes={_ANCHOR: _anchor}, when=_service_matters
         )
-        self._slices = watches(EndpointSlice, _nobody, indexes={_SERVICE: _slice_service})
+        self._slices = watches(EndpointSlice, _nobody, indexes={_SERVICE: services_of})
         self._pods = watches(Pod, _nobody, indexes={_LABELS: _pairs})
         self._nodes = watches(Node, _nobody)
         self._namespaces = (
@@ -193,7 +193,7 @@ class HintsController:
     def _slice_changed(self, old: EndpointSlice | None, new: EndpointSlice | None) -> None:
         if not self._slices.synced:
             return
-        for key in {key for piece in (old, new) if piece for key in _slice_service(piece)}:
+        for key in {key for piece in (old, new) if piece for key in services_of(piece)}:
             if self._echoes.foreign(key, old, new):
                 self.controller.enqueue(key, after=self._foreign_pause)
 
@@ -384,11 +384,6 @@ def _anchor(service: Service) -> tuple[tuple[str, str, str], ...]:
         return ()
     key = min(service.spec.selector)
     return ((service.metadata.namespace, key, service.spec.selector[key]),)
-
-
-def _slice_service(piece: EndpointSlice) -> tuple[Key, ...]:
-    name = service_of(piece)
-    return ((piece.metadata.namespace, name),) if name else ()
 
 
 def _selects(service: Service, labels: dict[str, str]) -> bool:

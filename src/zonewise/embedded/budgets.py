@@ -38,10 +38,10 @@ from zonewise.disruption.native import (
     stale_after,
 )
 from zonewise.embedded.crew import Means
+from zonewise.embedded.indexes import BY_NAMESPACE
 from zonewise.embedded.workloads.views import Deployment, ReplicaSet, StatefulSet
 from zonewise.runtime.controller import Controller, own_key
 
-NAMESPACE = "budgets/namespace"
 LABEL = "budgets/label"
 GATHER_SECONDS = 0.05
 GATHER_PER_POD = 2e-5
@@ -89,11 +89,9 @@ class Budgets:
         self._selectors: dict[Key, tuple[PodDisruptionBudget, selector.Selector]] = {}
         self._counting = Controller("budgets", self._count, cache=means.cache, rng=means.rng)
         self._budgets = self._counting.watches(
-            PodDisruptionBudget, own_key, indexes={NAMESPACE: _namespace, LABEL: _label}
+            PodDisruptionBudget, own_key, indexes={**BY_NAMESPACE, LABEL: _label}
         )
-        self._pods = self._counting.watches(
-            Pod, _nobody, indexes={NAMESPACE: _namespace, LABEL: _labels}
-        )
+        self._pods = self._counting.watches(Pod, _nobody, indexes={**BY_NAMESPACE, LABEL: _labels})
         self._pods.on_change(self._pod_changed)
         self._deployments = self._counting.watches(Deployment, _nobody)
         self._replica_sets = self._counting.watches(ReplicaSet, _nobody)
@@ -132,7 +130,7 @@ class Budgets:
         assert item is not None
         if old is not None and new is not None and old.spec.replicas == new.spec.replicas:
             return
-        for budget in self._budgets.by(NAMESPACE, item.metadata.namespace):
+        for budget in self._budgets.by("namespace", item.metadata.namespace):
             if counted_by_scale(budget.spec):
                 self._soon(budget)
 
@@ -187,7 +185,7 @@ class Budgets:
         """Pods among which are all that a budget selects."""
         namespace, name, value = _label(budget)[0]
         if not name:
-            return self._pods.by(NAMESPACE, namespace)
+            return self._pods.by("namespace", namespace)
         return self._pods.by(LABEL, (namespace, name, value))
 
     async def _scale(self, budget: PodDisruptionBudget, pods: Iterable[Pod]) -> int:
@@ -320,10 +318,6 @@ class Budgets:
 def _nobody(_: Object) -> tuple[Key, ...]:
     """Changes of this kind are looked at one by one."""
     return ()
-
-
-def _namespace(item: Object) -> tuple[str]:
-    return (item.metadata.namespace,)
 
 
 def _label(budget: PodDisruptionBudget) -> tuple[tuple[str, str, str]]:

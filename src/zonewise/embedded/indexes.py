@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from zonewise.api.meta import Object
 from zonewise.api.pod import Pod
 from zonewise.api.podstate import finished
 from zonewise.runtime.store import IndexFunction
@@ -16,6 +17,15 @@ def node_of(pod: Pod) -> tuple[str, ...]:
 
 BY_NODE: Mapping[str, IndexFunction[Pod]] = {"node": node_of}
 """Pods under the name of their node: ``store.by("node", name)``."""
+
+
+def namespace_of(item: Object) -> tuple[str, ...]:
+    """The namespace an object is in."""
+    return (item.metadata.namespace,)
+
+
+BY_NAMESPACE: Mapping[str, IndexFunction[Object]] = {"namespace": namespace_of}
+"""Objects under their namespace: ``store.by("namespace", name)``."""
 
 
 def end_of(pod: Pod) -> tuple[str, ...]:

@@ -26,10 +26,9 @@ from zonewise.embedded.crew import Means
 from zonewise.embedded.workloads.creation import owner_reference
 from zonewise.embedded.workloads.expectations import GLANCE, Expectations
 from zonewise.runtime.controller import Controller, own_key
+from zonewise.traffic.slices import MANAGED_BY_LABEL, SERVICE_LABEL
 
 MANAGER = "endpointslicemirroring-controller.k8s.io"
-MANAGED_BY = "endpointslice.kubernetes.io/managed-by"
-SERVICE_NAME = "kubernetes.io/service-name"
 SKIP = "endpointslice.kubernetes.io/skip-mirror"
 LEADER = "control-plane.alpha.kubernetes.io/leader"
 NOT_MIRRORED = frozenset(
@@ -149,7 +148,7 @@ class Mirroring:
         known: EndpointSlice | None,
     ) -> None:
         meta = endpoints.metadata
-        labels = {**meta.labels, SERVICE_NAME: meta.name, MANAGED_BY: MANAGER}
+        labels = {**meta.labels, SERVICE_LABEL: meta.name, MANAGED_BY_LABEL: MANAGER}
         annotations = {k: v for k, v in meta.annotations.items() if k not in NOT_MIRRORED}
         draft = EndpointSlice(
             metadata=ObjectMeta(
@@ -204,6 +203,6 @@ def _meant(endpoints: Endpoints) -> bool:
 def _mirror_of(piece: EndpointSlice) -> tuple[Key, ...]:
     """The Endpoints a slice mirrors."""
     labels = piece.metadata.labels
-    if labels.get(MANAGED_BY) != MANAGER:
+    if labels.get(MANAGED_BY_LABEL) != MANAGER:
         return ()
-    return ((piece.metadata.namespace, labels.get(SERVICE_NAME, "")),)
+    return ((piece.metadata.namespace, labels.get(SERVICE_LABEL, "")),)

@@ -27,6 +27,7 @@ from typing import Any
 import msgspec
 
 from zonewise.api.podstate import FINISHED
+from zonewise.embedded.manifests import full_name
 from zonewise.embedded.volumes.words import EMBEDDED, WAIT
 from zonewise.runtime import dump
 
@@ -137,13 +138,13 @@ def shape(objects: Iterable[Obj], *, keep_placement: bool = False) -> Shape:
         except (AttributeError, KeyError, TypeError):
             why = MALFORMED  # the API server here would say the same, at length
         if why:
-            left.setdefault((obj["kind"], why), []).append(_name(obj))
+            left.setdefault((obj["kind"], why), []).append(full_name(obj))
         else:
             kept.append(stripped)
     made = list(_missing(kept, wanted))
     more: dict[tuple[str, str], list[str]] = {}
     for obj in made:
-        more.setdefault((obj["kind"], INVENTED), []).append(_name(obj))
+        more.setdefault((obj["kind"], INVENTED), []).append(full_name(obj))
     return Shape((*made, *kept), _account(left), _account(more))
 
 
@@ -404,8 +405,3 @@ def _annotation(obj: Obj, name: str) -> str:
 
 def _token(volume: str) -> bool:
     return volume.startswith(_TOKENS)
-
-
-def _name(obj: Obj) -> str:
-    meta = obj.get("metadata") or {}
-    return "/".join(filter(None, (meta.get("namespace"), meta.get("name"))))

@@ -19,7 +19,7 @@ Whatever is not known lets the write pass unchanged.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,14 +28,13 @@ import msgspec
 from zonewise.api.core import Namespace, Node, Service
 from zonewise.api.discovery import Endpoint, EndpointSlice
 from zonewise.api.gates import FeatureGates
-from zonewise.api.meta import Key
 from zonewise.api.selector import EVERYTHING, Selector
 from zonewise.runtime.admission import AdmissionRequest, Allowed, Answer
 from zonewise.runtime.cache import Cache
 from zonewise.topology import MissingCpu, MissingZone, Shares
 from zonewise.topology.shares import placed, shares_of
 from zonewise.traffic import Hint, ShareNodes, as_written, wish_of
-from zonewise.traffic.slices import asks, is_managed, rehint_one, service_of
+from zonewise.traffic.slices import asks, is_managed, rehint_one, service_of, services_of
 
 _SERVICE = "webhook:service"
 
@@ -59,7 +58,7 @@ class HintInjection:
     def __init__(self, cache: Cache, settings: InjectionSettings | None = None) -> None:
         self.settings = settings or InjectionSettings()
         self._services = cache.store(Service)
-        self._slices = cache.store(EndpointSlice, indexes={_SERVICE: _service_key})
+        self._slices = cache.store(EndpointSlice, indexes={_SERVICE: services_of})
         self._nodes = cache.store(Node)
         self._namespaces = (
             None if self.settings.namespaces == EVERYTHING else cache.store(Namespace)
@@ -148,8 +147,3 @@ def _operation(index: int, new: Endpoint) -> dict[str, Any]:
     if new.hints is None:
         return {"op": "remove", "path": path}
     return {"op": "add", "path": path, "value": msgspec.to_builtins(new.hints)}
-
-
-def _service_key(piece: EndpointSlice) -> Sequence[Key]:
-    name = service_of(piece)
-    return ((piece.metadata.namespace, name),) if name else ()

@@ -16,7 +16,7 @@ from zonewise.api.pod import Pod
 from zonewise.api.storage import PersistentVolume, PersistentVolumeClaim
 from zonewise.embedded.kubelets import Kubelets
 from zonewise.embedded.volumes import Binder, Ephemeral, Protection, Provisioner
-from zonewise.embedded.volumes.words import SELECTED_NODE
+from zonewise.scheduling.volumes import SELECTED_NODE
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import yaml
 
-from zonewise.cli.deploy.wanted import LEASE, NAME, Obj, Wanted
+from zonewise.cli.controller import LEASE
+from zonewise.cli.deploy.wanted import NAME, Obj, Wanted
 
 STALE_SECONDS = 300
 HINTS = "zonewise_hints_services"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 
-from zonewise.cli.deploy.wanted import LEASE, NAME, Obj, Wanted
+from zonewise.cli.controller import LEASE
+from zonewise.cli.deploy.wanted import NAME, Obj, Wanted
 
 _SOURCE = {"type": "prometheus", "uid": "${source}"}
 _WIDTH, _HEIGHT = 12, 8

@@ -7,7 +7,8 @@ configurations, by name. ``create`` cannot be limited to a name, so there it sta
 
 from __future__ import annotations
 
-from zonewise.cli.deploy.wanted import LEASE, NAME, WEBHOOK, Obj, Wanted
+from zonewise.cli.controller import LEASE
+from zonewise.cli.deploy.wanted import NAME, WEBHOOK, Obj, Wanted
 
 _SLICES = {
     "own": ("list", "watch", "create", "update", "delete"),

@@ -14,7 +14,6 @@ Alerts = Literal["none", "prometheusrule", "configmap"]
 NAME = "zonewise"
 WEBHOOK = "zonewise-webhook"
 """The webhook's Service, and the Secret that holds its certificate."""
-LEASE = "zonewise-hints"
 
 WEBHOOK_PORT = 9443
 CONTROLLER_METRICS = 9464

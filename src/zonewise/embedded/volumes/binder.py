@@ -28,18 +28,17 @@ from zonewise.embedded.volumes import matching
 from zonewise.embedded.volumes.uses import BY_CLAIM
 from zonewise.embedded.volumes.words import (
     BETA_PROVISIONER,
-    BIND_COMPLETED,
     BOUND_BY_CONTROLLER,
     DEFAULT_CLASS,
     NO_PROVISIONER,
     PROVISIONED_BY,
     PROVISIONER,
-    SELECTED_NODE,
     WAIT,
     YES,
 )
 from zonewise.runtime.controller import Controller, own_key
 from zonewise.runtime.recorder import Type
+from zonewise.scheduling.volumes import BIND_COMPLETED, SELECTED_NODE
 
 BY_CLASS = "volumes/class"
 PENDING = "claims/pending"

@@ -34,10 +34,10 @@ from zonewise.embedded.volumes.words import (
     EMBEDDED,
     PROVISIONED_BY,
     PROVISIONER,
-    SELECTED_NODE,
     WAIT,
 )
 from zonewise.runtime.controller import Controller, own_key
+from zonewise.scheduling.volumes import SELECTED_NODE
 from zonewise.topology import HOSTNAME_LABEL, ZONE_LABEL, zone_of
 
 STANDARD = "standard"

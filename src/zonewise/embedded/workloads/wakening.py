@@ -14,6 +14,7 @@ from zonewise.api.meta import Key, Object
 from zonewise.api.pod import Pod
 from zonewise.api.podstate import readiness
 from zonewise.api.policy import PodDisruptionBudget
+from zonewise.embedded.indexes import namespace_of
 from zonewise.embedded.workloads.claims import selects
 from zonewise.embedded.workloads.removal import Removal
 from zonewise.embedded.workloads.views import DaemonSet, Deployment, ReplicaSet, StatefulSet
@@ -21,12 +22,10 @@ from zonewise.runtime.store import Store
 
 W = TypeVar("W", bound=DaemonSet | Deployment | ReplicaSet | StatefulSet)
 
-_NAMESPACE = "workloads of a namespace"
-
 
 def members(workloads: Store[W], kind: str) -> Callable[[Object], Iterable[Key]]:
     """Whom an object wakes up, among workloads of one kind."""
-    workloads.add_index(_NAMESPACE, _by_namespace)
+    workloads.add_index("namespace", namespace_of)
 
     def woken(item: Object) -> Iterable[Key]:
         meta = item.metadata
@@ -34,7 +33,7 @@ def members(workloads: Store[W], kind: str) -> Callable[[Object], Iterable[Key]]
             return ((meta.namespace, owner.name),) if owner.kind == kind else ()
         return [
             one.key
-            for one in workloads.by(_NAMESPACE, meta.namespace)
+            for one in workloads.by("namespace", meta.namespace)
             if selects(one.spec.selector, meta.labels)
         ]
 
@@ -69,7 +68,3 @@ def _relevant(pod: Pod) -> tuple[object, ...]:
     condition = readiness(pod)
     ready = condition and (condition.status, condition.last_transition_time)
     return meta.deletion_timestamp, pod.status.phase, ready, meta.labels, meta.owner_references
-
-
-def _by_namespace(item: Object) -> tuple[str, ...]:
-    return (item.metadata.namespace,)

@@ -10,6 +10,7 @@ from zonewise.traffic.slices.identity import (
     has_endpoints,
     is_managed,
     service_of,
+    services_of,
 )
 from zonewise.traffic.slices.planning import (
     LIMIT,
@@ -40,4 +41,5 @@ __all__ = [
     "rehint",
     "rehint_one",
     "service_of",
+    "services_of",
 ]

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from zonewise.api.core import Service
 from zonewise.api.discovery import LeanEndpointSlice
-from zonewise.api.meta import OwnerReference
+from zonewise.api.meta import Key, OwnerReference
 
 SERVICE_LABEL = "kubernetes.io/service-name"
 MANAGED_BY_LABEL = "endpointslice.kubernetes.io/managed-by"
@@ -30,6 +30,12 @@ _NO_ADDRESS = ("", "None")
 def service_of(piece: LeanEndpointSlice) -> str:
     """The name of the Service a slice belongs to, "" if it says none."""
     return piece.metadata.labels.get(SERVICE_LABEL, "")
+
+
+def services_of(piece: LeanEndpointSlice) -> tuple[Key, ...]:
+    """The Service a slice belongs to, as the entries of an index: none if it says none."""
+    name = service_of(piece)
+    return ((piece.metadata.namespace, name),) if name else ()
 
 
 def is_managed(piece: LeanEndpointSlice) -> bool:
