@@ -498,6 +498,24 @@ async def test_a_node_made_anew_begins_anew() -> None:
         assert lease.metadata.owner_references[0].uid == node.metadata.uid
 
 
+async def test_who_outlives_its_node_keeps_its_address_to_itself() -> None:
+    """A range that passes to another node is handed out but for what its old pods still have."""
+    async with living(kubelets()) as cluster:
+        scene = Scene(cluster)
+        first, second = (
+            {"podCIDR": one, "podCIDRs": [one]} for one in ("10.9.0.0/24", "10.9.1.0/24")
+        )
+        await scene.node(spec=first)
+        await scene.pod("old")
+        kept = (await scene.ready("old")).status.pod_ip
+        await cluster.client.delete(Node, "n1")
+        await scene.node(spec=second)
+        await scene.node("n2", spec=first)
+        await scene.pod("new", node="n2")
+        assert (await scene.ready("new")).status.pod_ip == "10.9.0.3"
+        assert scene.see("old").status.pod_ip == kept == "10.9.0.2"
+
+
 async def test_many_nodes_have_ranges_and_addresses_of_their_own() -> None:
     """No two nodes or pods have the same address."""
     async with living(kubelets()) as cluster:

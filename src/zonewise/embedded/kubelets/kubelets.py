@@ -19,6 +19,7 @@ Writes carry the pod's uid: what was meant for a pod never reaches its successor
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
 from typing import Any
@@ -38,7 +39,7 @@ from zonewise.embedded.kubelets.report import Place, report
 from zonewise.embedded.kubelets.settings import Settings
 from zonewise.runtime.controller import Controller, own_key
 from zonewise.runtime.logs import logger
-from zonewise.runtime.store import older
+from zonewise.runtime.store import IndexFunction, older
 
 NODE_WORKERS = 16
 NO_ADDRESS_PAUSE = 5.0
@@ -95,7 +96,9 @@ class Kubelets:
         )
         self._nodes = self._node_controller.watches(Node, own_key)
         self._pods = self._pod_controller.watches(
-            Pod, lambda pod: (pod.key,) if pod.spec.node_name else (), indexes=BY_NODE
+            Pod,
+            lambda pod: (pod.key,) if pod.spec.node_name else (),
+            indexes={**BY_NODE, **BY_ADDRESS},
         )
         self._nodes.on_change(self._node_changed)
         self._pods.on_change(self._pod_changed)
@@ -295,13 +298,23 @@ class Kubelets:
                 return Place(hosts)
             home = self._home(node)
             if not held:
-                held = tuple(one for network in home if (one := network.take()) is not None)
+                held = tuple(one for network in home if (one := self._take(network)) is not None)
                 if len(held) < len(home):
                     for network, address in zip(home, held, strict=False):
                         network.free(address)
                     return None
             self._held[uid] = held
         return Place(hosts, held)
+
+    def _take(self, network: Addresses) -> str | None:
+        """An address no pod has, of whatever node.
+
+        Pods outlive their Node if it is made anew at once, and it may then get another range, and
+        another node theirs.
+        """
+        while (address := network.take()) is not None and self._pods.keys_by("address", address):
+            pass
+        return address
 
     def _home(self, node: Node) -> tuple[Addresses, ...]:
         """The node's ranges, less what its pods have already."""
@@ -316,6 +329,13 @@ class Kubelets:
                             network.note(one.ip)
             known = self._homes[name] = (uid, networks)
         return known[1]
+
+
+def _addresses_of(pod: Pod) -> tuple[str, ...]:
+    return () if pod.status.phase in FINISHED else tuple(one.ip for one in pod.status.pod_ips)
+
+
+BY_ADDRESS: Mapping[str, IndexFunction[Pod]] = {"address": _addresses_of}
 
 
 def _lives(node: Node) -> bool:
