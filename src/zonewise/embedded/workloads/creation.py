@@ -18,6 +18,7 @@ from typing import ClassVar, TypeVar
 
 import msgspec
 
+from zonewise.api.errors import Forbidden, ZonewiseError
 from zonewise.api.meta import Object, ObjectMeta, OwnerReference
 from zonewise.api.pod import Pod
 from zonewise.embedded.workloads.views import EMPTY, opened
@@ -97,3 +98,10 @@ async def in_batches(
             break
         size *= 2
     return results
+
+
+def namespace_ends(error: ZonewiseError) -> bool:
+    """Whether nothing can be created because the namespace is being deleted."""
+    if not isinstance(error, Forbidden):
+        return False
+    return any(cause.reason == "NamespaceTerminating" for cause in error.details.causes or ())

@@ -30,7 +30,7 @@ from zonewise.embedded.crew import Means
 from zonewise.embedded.workloads import daemonsets_plan as plan
 from zonewise.embedded.workloads import revisions
 from zonewise.embedded.workloads.cadence import elapsed
-from zonewise.embedded.workloads.creation import Draft, draft, in_batches
+from zonewise.embedded.workloads.creation import Draft, draft, in_batches, namespace_ends
 from zonewise.embedded.workloads.daemonsets_place import Place, node_of, place_of
 from zonewise.embedded.workloads.daemonsets_plan import (
     GENERATION_LABEL,
@@ -42,7 +42,6 @@ from zonewise.embedded.workloads.daemonsets_plan import (
 from zonewise.embedded.workloads.keeper import Keeper, Pass
 from zonewise.embedded.workloads.ordinals import REVISION_LABEL
 from zonewise.embedded.workloads.removal import Mode
-from zonewise.embedded.workloads.replicasets import namespace_ends
 from zonewise.embedded.workloads.revisions import HISTORY
 from zonewise.embedded.workloads.views import ControllerRevision, DaemonSet
 

@@ -25,11 +25,10 @@ from zonewise.embedded.crew import Means
 from zonewise.embedded.workloads import rolloutstatus, templates
 from zonewise.embedded.workloads.cadence import Cadence
 from zonewise.embedded.workloads.claims import OWNED, claimed, indexed
-from zonewise.embedded.workloads.creation import owner_reference
+from zonewise.embedded.workloads.creation import namespace_ends, owner_reference
 from zonewise.embedded.workloads.expectations import GLANCE, Expectations
 from zonewise.embedded.workloads.removal import Mode
 from zonewise.embedded.workloads.replicas import WISH, aim
-from zonewise.embedded.workloads.replicasets import namespace_ends
 from zonewise.embedded.workloads.rollout import (
     REVISION,
     Plan,

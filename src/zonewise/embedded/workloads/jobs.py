@@ -25,12 +25,11 @@ from zonewise.api.meta import Condition, Key
 from zonewise.api.pod import Pod
 from zonewise.embedded.crew import Means
 from zonewise.embedded.workloads.claims import OWNED, claimed, indexed
-from zonewise.embedded.workloads.creation import Draft, draft, in_batches
+from zonewise.embedded.workloads.creation import Draft, draft, in_batches, namespace_ends
 from zonewise.embedded.workloads.expectations import GLANCE, Expectations
 from zonewise.embedded.workloads.jobs_indexes import INDEX
 from zonewise.embedded.workloads.jobs_plan import Birth, Plan, finished, plan, settled
 from zonewise.embedded.workloads.jobs_pods import TRACKING, Backoff, tracked
-from zonewise.embedded.workloads.replicasets import namespace_ends
 from zonewise.embedded.workloads.views import Job, JobStatus, UncountedPods, opened
 from zonewise.runtime.controller import Controller, own_key
 

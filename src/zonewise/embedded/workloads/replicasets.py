@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from zonewise.api import selector, times
-from zonewise.api.errors import Conflict, Forbidden, ZonewiseError
+from zonewise.api.errors import Conflict, ZonewiseError
 from zonewise.api.meta import Key
 from zonewise.api.pod import Pod
 from zonewise.api.policy import PodDisruptionBudget
@@ -28,7 +28,7 @@ from zonewise.embedded.crew import Means
 from zonewise.embedded.workloads import replicas
 from zonewise.embedded.workloads.cadence import Cadence
 from zonewise.embedded.workloads.claims import OWNED, claimed, indexed
-from zonewise.embedded.workloads.creation import Draft, draft, in_batches
+from zonewise.embedded.workloads.creation import Draft, draft, in_batches, namespace_ends
 from zonewise.embedded.workloads.expectations import GLANCE, Expectations
 from zonewise.embedded.workloads.removal import Mode, Removal, Taken
 from zonewise.embedded.workloads.replicas import WISH, Count
@@ -203,10 +203,3 @@ class ReplicaSets:
         type: Literal["Normal", "Warning"] = "Normal",
     ) -> None:
         self._recorder.event(owner, type=type, reason=reason, action="Scale", note=note)
-
-
-def namespace_ends(error: ZonewiseError) -> bool:
-    """Whether nothing can be created because the namespace is being deleted."""
-    if not isinstance(error, Forbidden):
-        return False
-    return any(cause.reason == "NamespaceTerminating" for cause in error.details.causes or ())

@@ -26,12 +26,11 @@ from zonewise.api.storage import PersistentVolumeClaim
 from zonewise.embedded.crew import Means
 from zonewise.embedded.workloads import ordinals, revisions
 from zonewise.embedded.workloads import statefulsets_claims as claims
-from zonewise.embedded.workloads.creation import Draft, draft, in_batches
+from zonewise.embedded.workloads.creation import Draft, draft, in_batches, namespace_ends
 from zonewise.embedded.workloads.expectations import GLANCE, Expectations
 from zonewise.embedded.workloads.keeper import Keeper, Pass
 from zonewise.embedded.workloads.ordinals import REVISION_LABEL, Counts, Decision, Rule, number_of
 from zonewise.embedded.workloads.removal import Mode
-from zonewise.embedded.workloads.replicasets import namespace_ends
 from zonewise.embedded.workloads.revisions import HASH_LABEL, HISTORY
 from zonewise.embedded.workloads.views import ControllerRevision, StatefulSet, opened
 
