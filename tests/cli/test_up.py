@@ -291,7 +291,7 @@ def test_status_follows_a_cluster(tmp_path: Path) -> None:
             assert process.stdout is not None
             assert json.loads(process.stdout.readline())["zones"] == []
             node = b'{"apiVersion":"v1","kind":"Node","metadata":{"name":"n1"}}'
-            _post(folder, "/api/v1/nodes", node)
+            _ask(folder, "POST", "/api/v1/nodes", node)
             assert json.loads(process.stdout.readline())["zones"][0]["nodes"] == 1
         finally:
             os.kill(process.pid, signal.SIGINT)
@@ -300,16 +300,16 @@ def test_status_follows_a_cluster(tmp_path: Path) -> None:
         assert cluster.stop()[0] == 0
 
 
-def _post(folder: Path, path: str, body: bytes) -> None:
+def _ask(folder: Path, method: str, path: str, body: bytes | None = None) -> Any:
     import asyncio
 
     from zonewise.runtime.client import Client
     from zonewise.runtime.cluster import load_config
     from zonewise.runtime.transport import HttpsTransport
 
-    async def post() -> None:
+    async def ask() -> Any:
         async with Client(HttpsTransport(load_config(str(folder / "kubeconfig")))) as client:
             headers = {"Content-Type": "application/json"}
-            await client.raw("POST", path, body=body, headers=headers)
+            return (await client.raw(method, path, body=body, headers=headers)).json()
 
-    asyncio.run(post())
+    return asyncio.run(ask())

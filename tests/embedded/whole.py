@@ -7,7 +7,6 @@ import random
 import tempfile
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,7 @@ from tests.embedded.living import EPOCH, MEMORY
 from zonewise.api import DaemonSet, Deployment, StatefulSet
 from zonewise.api.gates import FeatureGates
 from zonewise.cli.composition import controllers
-from zonewise.embedded import server
-from zonewise.embedded.cluster import SERVICE_NETWORKS, Cluster, Settings
-from zonewise.embedded.kubelets import DUAL_STACK
+from zonewise.embedded.cluster import Cluster, Settings
 
 Obj = dict[str, Any]
 
@@ -29,11 +26,10 @@ async def whole(
 ) -> AsyncIterator[Cluster]:
     """Start a cluster, plant the objects, and stop it; time is the event loop's."""
     loop = asyncio.get_running_loop()
-    usual = Settings(api=server.Settings(service_networks=SERVICE_NETWORKS), kubelets=DUAL_STACK)
     with tempfile.TemporaryDirectory(prefix="zonewise-test-", dir=MEMORY) as temporary:
         cluster = Cluster(
             folder or Path(temporary),
-            settings=replace(usual, removal=settings.removal) if settings else usual,
+            settings=settings,
             clock=lambda: EPOCH + loop.time(),
             rng=random.Random(1),
             inline=True,

@@ -8,7 +8,6 @@ temporary folder where none was given.
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import random
 import resource
 import tempfile
@@ -134,7 +133,9 @@ class Plan:
 @click.option(
     "--stages", metavar="FILE", help="What happens to pods on nodes: see docs/embedded.md."
 )
-@click.option("--seed", type=int, metavar="N", help="Draw the same random numbers each time.")
+@click.option(
+    "--seed", type=int, metavar="N", help="Let scheduler, pods and clients draw the same each time."
+)
 @click.option(
     "--feature-gates",
     metavar="A=true,B=false",
@@ -271,10 +272,10 @@ def _dumped(files: Sequence[str], *, keep_placement: bool) -> Content:
 
 async def _run(process: Process, plan: Plan, content: Content | None) -> None:
     _allow_connections()
-    rng = random.Random(plan.seed) if plan.seed is not None else random.SystemRandom()
     if content is None:
         await _serve_only(process, plan)
         return
+    rng = random.Random(plan.seed) if plan.seed is not None else random.SystemRandom()
     from zonewise.cli.composition import controllers
     from zonewise.embedded import server
     from zonewise.embedded.cluster import SERVICE_NETWORKS, Cluster, Settings
@@ -289,6 +290,7 @@ async def _run(process: Process, plan: Plan, content: Content | None) -> None:
         ),
         clock=time.time,
         rng=rng,
+        identities=random.SystemRandom(),
         parts=controllers(plan.gates),
     )
     try:
@@ -411,6 +413,8 @@ def _allow_connections() -> None:
 
 
 def _place(listen: str | None) -> tuple[str, int]:
+    from zonewise.runtime.egress import is_loopback
+
     if listen is None:
         return _LOOPBACK, 0
     host, colon, port = listen.rpartition(":")
@@ -421,20 +425,13 @@ def _place(listen: str | None) -> tuple[str, int]:
         )
     if int(port) > _PORTS:
         raise ConfigError(f"--listen {listen} has no such port; ports go from 1 to {_PORTS}")
-    if not _loopback(host):
+    if not is_loopback(host):
         click.echo(
             f"warning: {listen} can be reached from other machines; who has the kubeconfig's token"
             " owns this cluster",
             err=True,
         )
     return host, int(port)
-
-
-def _loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _kubelets(pod_start: str | None, stages: str | None) -> kubelets.Settings:

@@ -45,13 +45,19 @@ Parts = Mapping[str, Callable[[Means], Part]]
 class Settings:
     """What may be chosen about a cluster; ``removal`` is how workloads take running pods down."""
 
-    api: server.Settings = field(default_factory=server.Settings)
-    kubelets: kubelets.Settings = field(default_factory=kubelets.Settings)
+    api: server.Settings = field(
+        default_factory=lambda: server.Settings(service_networks=SERVICE_NETWORKS)
+    )
+    kubelets: kubelets.Settings = kubelets.DUAL_STACK
     removal: Mode = "evict"
 
 
 class Cluster:
-    """The API server and its crew."""
+    """The API server and its crew.
+
+    ``rng`` is what parts draw with. ``identities`` draws uids and generated names, which must never
+    come again on a folder that is kept: give one without a seed there.
+    """
 
     def __init__(
         self,
@@ -61,12 +67,18 @@ class Cluster:
         host: str = "127.0.0.1",
         clock: Callable[[], float],
         rng: random.Random,
+        identities: random.Random | None = None,
         inline: bool = False,
         parts: Parts | None = None,
     ) -> None:
         settings = settings or Settings()
         self.server = server.ApiServer(
-            folder, host=host, settings=settings.api, clock=clock, rng=rng, inline=inline
+            folder,
+            host=host,
+            settings=settings.api,
+            clock=clock,
+            rng=identities or rng,
+            inline=inline,
         )
         self.crew = Crew(self.server.connect, clock=clock, rng=rng)
         self.client = self.server.connect("zonewise")
