@@ -35,9 +35,7 @@ class Group(NamedTuple):
 
 
 def extras(groups: Sequence[Group], even: Numbered, likes: Numbered, strict: bool) -> list[int]:
-    """What each group gets; it makes no difference if there is only one."""
-    if len(groups) == 1:
-        return [0]
+    """What each group gets, the same whether or not equal nodes are one group."""
     dislike = max(group.disliked for group in groups)
     prefer = max(group.preferred for group in groups)
     found: list[int] = []
