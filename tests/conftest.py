@@ -3,6 +3,9 @@
 The real control planes are one per test session, which under xdist means one per worker: each has
 its own folder and its own ports, so workers never meet. Tests that share one keep apart by
 namespace. They are never built here: a build takes minutes and belongs before the tests.
+
+Properties try the same examples in every run, without a deadline: no test depends on luck or on
+time. `pytest --hypothesis-profile=explore` looks for new ones.
 """
 
 from __future__ import annotations
@@ -11,8 +14,18 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tools import realkube as real
+
+SLOW = [HealthCheck.too_slow]
+settings.register_profile(
+    "zonewise", deadline=None, suppress_health_check=SLOW, print_blob=True, derandomize=True
+)
+settings.register_profile(
+    "explore", deadline=None, suppress_health_check=SLOW, print_blob=True, max_examples=2000
+)
+settings.load_profile("zonewise")
 
 
 def pytest_sessionstart() -> None:
