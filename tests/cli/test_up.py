@@ -194,7 +194,7 @@ def test_refusals_are_one_sentence(
 ) -> None:
     """Whatever cannot work is refused before anything starts, with what to do."""
     scenario = tmp_path / "s.yaml"
-    scenario.write_text("steps: []")
+    scenario.write_text("steps: [{at: 0s}]")
     flags, says = REFUSALS[case]
     chosen = [str(scenario) if flag == "SCENARIO" else flag for flag in flags]
     found = here(capsys, "up", *chosen)
