@@ -174,6 +174,11 @@ class Unauthorized(ApiError, code=401):
 class Forbidden(ApiError, code=403):
     """The credentials are good and may not do this, or admission said no."""
 
+    @property
+    def namespace_ends(self) -> bool:
+        """Whether it is because the namespace is being deleted, and all in it."""
+        return any(cause.reason == "NamespaceTerminating" for cause in self.details.causes or ())
+
 
 class NotFound(ApiError, code=404):
     """No such object, or no such kind."""

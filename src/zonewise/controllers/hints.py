@@ -342,10 +342,9 @@ class HintsController:
         try:
             answer = await self._client.create(piece)
         except Forbidden as error:
-            # What is in a namespace that goes away goes with it.
-            if all(c.reason != "NamespaceTerminating" for c in error.details.causes or ()):
-                raise
-            return
+            if error.namespace_ends:
+                return
+            raise
         self._echoes.wrote(key, answer)
         self._learn(key, piece, answer)
 

@@ -49,7 +49,6 @@ class InjectionSettings:
     missing_zone: MissingZone = MissingZone.DISABLE
     services: Selector = EVERYTHING
     namespaces: Selector = EVERYTHING
-    node_hints: bool = True
 
 
 class HintInjection:
@@ -103,7 +102,6 @@ class HintInjection:
                 others=self._slices.by(_SERVICE, service.key),
                 wish=wish,
                 shares=self.shares(),
-                node_hints=self.settings.node_hints,
             )
         return Allowed(patch=patch(piece, hinted))
 

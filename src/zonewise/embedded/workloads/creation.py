@@ -102,6 +102,4 @@ async def in_batches(
 
 def namespace_ends(error: ZonewiseError) -> bool:
     """Whether nothing can be created because the namespace is being deleted."""
-    if not isinstance(error, Forbidden):
-        return False
-    return any(cause.reason == "NamespaceTerminating" for cause in error.details.causes or ())
+    return isinstance(error, Forbidden) and error.namespace_ends

@@ -89,12 +89,11 @@ def rehint_one(
     others: Iterable[EndpointSlice],
     wish: Wish,
     shares: Shares,
-    node_hints: bool = True,
 ) -> EndpointSlice:
     """One slice with its hints, the same object if they are right."""
     rest = [other for other in others if other.key != piece.key]
     earlier = rest if before is None else [*rest, before]
-    decided = rehint([*rest, piece], wish, shares, before=earlier, node_hints=node_hints)
+    decided = rehint([*rest, piece], wish, shares, before=earlier)
     return next((one for one in decided.update if one.key == piece.key), piece)
 
 
