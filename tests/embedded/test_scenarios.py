@@ -101,15 +101,16 @@ def test_a_file_is_read_as_a_whole() -> None:
     [
         ("steps: [", "is not YAML"),
         ("about: x", "missing required field `steps`"),
-        ("steps: []\nsteep: 1", "unknown field `steep`"),
+        ("steps: [{at: 0s}]\nsteep: 1", "unknown field `steep`"),
         ("steps: [{at: soon}]", '"soon" is not a time'),
         ("steps: [{at: 0s, do: dance}]", 'nobody knows how to "dance"'),
         ("steps: [{at: 0s, expect: all is well}]", '"all is well" says nothing'),
         ("steps: [{at: 0s, expect: mood == 3}]", "nothing here measures mood"),
         ("steps: [{at: 0s, expect: ready == 3}]", "does not say of what"),
+        ("steps: []", "it has no steps"),
         ("steps: [{at: 2s}, {at: 1s}]", "not in the order of their times"),
-        ("steps: []\ncluster: {zones: [A]}", '"A" cannot be a zone'),
-        ("steps: []\nworkloads: bank", 'workloads is "shop" or a list'),
+        ("steps: [{at: 0s}]\ncluster: {zones: [A]}", '"A" cannot be a zone'),
+        ("steps: [{at: 0s}]\nworkloads: bank", 'workloads is "shop" or a list'),
     ],
 )
 def test_a_bad_file_is_one_sentence(text: str, says: str) -> None:

@@ -24,6 +24,7 @@ import msgspec
 
 from zonewise.api import Node, Pod
 from zonewise.api.errors import ConfigError, NotFound, TooManyRequests
+from zonewise.api.unstructured import unstructured
 from zonewise.embedded.cluster import Cluster
 from zonewise.embedded.kubelets import FAILED
 from zonewise.embedded.measures import Gauges
@@ -66,7 +67,7 @@ class Deed:
             found = pattern.fullmatch(" ".join(text.split()))
             if found is not None:
                 return cls(found.group(), found.groupdict(), act)
-        raise ConfigError(f'nobody knows how to "{text}"; see the verbs in docs/embedded.md')
+        raise ConfigError(f'nobody knows how to "{text}"')
 
     @property
     def lasting(self) -> bool:
@@ -149,8 +150,7 @@ def _drained(pod: Pod, node: str) -> bool:
 
 async def _add(stage: Stage, words: Words) -> None:
     manifest = node_manifest(words["name"], words["zone"], words["cpu"])
-    for refused in await stage.cluster.planter.plant([manifest]):
-        raise ConfigError(refused.why)
+    await stage.cluster.client.create(unstructured(Node.resource)(manifest))
 
 
 async def _remove(stage: Stage, words: Words) -> None:

@@ -122,6 +122,8 @@ def _scenario(file: _File) -> Scenario:
         )
         for step in file.steps
     )
+    if not steps:
+        raise ConfigError("it has no steps")
     if any(later.at < earlier.at for earlier, later in pairwise(steps)):
         raise ConfigError("steps are not in the order of their times")
     if isinstance(file.workloads, str) and file.workloads != "shop":
