@@ -275,11 +275,11 @@ async def _run(process: Process, plan: Plan, content: Content | None) -> None:
     if content is None:
         await _serve_only(process, plan)
         return
-    rng = random.Random(plan.seed) if plan.seed is not None else random.SystemRandom()
     from zonewise.cli.composition import controllers
     from zonewise.embedded import server
     from zonewise.embedded.cluster import SERVICE_NETWORKS, Cluster, Settings
 
+    rng = random.Random(plan.seed) if plan.seed is not None else random.SystemRandom()
     cluster = Cluster(
         plan.folder,
         host=plan.host,
