@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -14,6 +15,7 @@ from tests.embedded.living import EPOCH, Living, living, until
 
 from zonewise.api import Node, Pod, convert, decode
 from zonewise.api.events import Event
+from zonewise.api.meta import ObjectMeta, OwnerReference
 from zonewise.api.pod import PodCondition
 from zonewise.api.storage import PersistentVolumeClaim
 from zonewise.embedded.crew import Crew, Means
@@ -306,3 +308,37 @@ async def scheduling(cluster: Living) -> AsyncIterator[None]:
     finally:
         work.cancel()
         await asyncio.gather(work, return_exceptions=True)
+
+
+def binds(scheduler: Scheduler, pod: Pod) -> bool:
+    """Whether a scheduler knows to which pods a pod belongs."""
+    return str(scheduler.cluster.bonds.of(pod)) == "app=web"
+
+
+async def test_the_selectors_of_all_workloads_bind_their_pods() -> None:
+    """ReplicaSets, ReplicationControllers and StatefulSets tell which pods belong together."""
+    template = {
+        "metadata": {"labels": {"app": "web"}},
+        "spec": {"containers": [{"name": "c", "image": "i"}]},
+    }
+    by_labels = {"matchLabels": {"app": "web"}}
+    workloads: dict[tuple[str, str, str], Any] = {
+        ("apps/v1", "ReplicaSet", "replicasets"): {"selector": by_labels},
+        ("v1", "ReplicationController", "replicationcontrollers"): {"selector": {"app": "web"}},
+        ("apps/v1", "StatefulSet", "statefulsets"): {"selector": by_labels, "serviceName": "web"},
+    }
+    schedulers: list[Scheduler] = []
+
+    def part(means: Means) -> Scheduler:
+        schedulers.append(Scheduler(means))
+        return schedulers[-1]
+
+    async with living({"default-scheduler": part}) as cluster:
+        for (version, kind, plural), spec in workloads.items():
+            body = {"metadata": {"name": "web"}, "spec": {**spec, "template": template}}
+            group = "api/v1" if version == "v1" else f"apis/{version}"
+            path = f"/{group}/namespaces/default/{plural}"
+            await cluster.client.raw("POST", path, body=msgspec.json.encode(body))
+            owner = OwnerReference(api_version=version, kind=kind, name="web", controller=True)
+            pod = Pod(metadata=ObjectMeta(namespace="default", owner_references=(owner,)))
+            await until(partial(binds, schedulers[0], pod))

@@ -19,28 +19,29 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine
 from contextlib import suppress
-from typing import Any, ClassVar
+from typing import Any, TypeAlias
 
 import msgspec
 
 from zonewise.api import times
 from zonewise.api.core import Namespace, Node, Service
 from zonewise.api.errors import Conflict, NotFound, ZonewiseError
-from zonewise.api.meta import Key, LabelSelector, Object
+from zonewise.api.meta import Key
 from zonewise.api.pod import Pod, PodCondition
 from zonewise.api.podstate import active, finished
 from zonewise.api.policy import PodDisruptionBudget
-from zonewise.api.resource import Resource
 from zonewise.api.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
-from zonewise.api.struct import Struct
 from zonewise.embedded.crew import Means
 from zonewise.embedded.firstuse import FirstUse
 from zonewise.embedded.pending import Pending
+from zonewise.embedded.workloads.views import ReplicaSet, ReplicationController, StatefulSet
 from zonewise.runtime.logs import logger
 from zonewise.runtime.store import Store
 from zonewise.scheduling.cluster import Cluster
 from zonewise.scheduling.decision import Change, Decision, Preemption
 from zonewise.scheduling.preemption import REASON
+
+Workload: TypeAlias = ReplicaSet | StatefulSet
 
 NAME = "default-scheduler"
 IN_FLIGHT = 256
@@ -50,31 +51,15 @@ AT_ONCE = 32
 _log = logger("scheduler")
 
 
-class _Selecting(Struct):
-    selector: LabelSelector | None = None
-
-
-class _Workload(Object):
-    spec: _Selecting = _Selecting()
-
-
-class _ReplicaSet(_Workload):
-    resource: ClassVar = Resource("apps", "v1", "ReplicaSet", "replicasets")
-
-
-class _StatefulSet(_Workload):
-    resource: ClassVar = Resource("apps", "v1", "StatefulSet", "statefulsets")
-
-
 class Scheduler:
     """A part: the scheduler of all pods that name no other."""
 
-    def __init__(self, means: Means, *, seed: int | None = None) -> None:
+    def __init__(self, means: Means) -> None:
         self._client = means.client
         self._cache = means.cache
         self._recorder = means.recorder
         self._clock = means.clock
-        self.cluster = Cluster(seed=means.rng.getrandbits(32) if seed is None else seed)
+        self.cluster = Cluster(seed=means.rng.getrandbits(32))
         self.pending = Pending()
         self.attempts = 0
         """How many decisions were made."""
@@ -108,8 +93,9 @@ class Scheduler:
         cache.store(Namespace).on_change(self._namespace)
         cache.store(Node).on_change(self._node)
         cache.store(Service).on_change(self._service)
-        cache.store(_ReplicaSet).on_change(self._workload)
-        cache.store(_StatefulSet).on_change(self._workload)
+        cache.store(ReplicaSet).on_change(self._workload)
+        cache.store(ReplicationController).on_change(self._workload)
+        cache.store(StatefulSet).on_change(self._workload)
         cache.store(PodDisruptionBudget).on_change(self._budget)
         cache.store(StorageClass).on_change(self._class)
         cache.store(PersistentVolume).on_change(self._volume)
@@ -129,7 +115,7 @@ class Scheduler:
         elif old is not None:
             self.cluster.bonds.remove_service(old.key)
 
-    def _workload(self, old: _Workload | None, new: _Workload | None) -> None:
+    def _workload(self, old: Workload | None, new: Workload | None) -> None:
         if new is not None:
             self.cluster.bonds.set_owner(new.resource.kind, new.key, new.spec.selector)
         elif old is not None:

@@ -169,7 +169,6 @@ class JobSpec(Struct):
     backoff_limit_per_index: int | None = None
     max_failed_indexes: int | None = None
     selector: LabelSelector | None = None
-    manual_selector: bool | None = None
     template: msgspec.Raw = EMPTY
     ttl_seconds_after_finished: int | None = None
     suspend: bool | None = None
