@@ -106,11 +106,11 @@ class Clients:
         """Draw, count and tell."""
         await self._cache.synced()
         loop = asyncio.get_running_loop()
-        next_told = loop.time() + PAUSE
+        next_told = loop.time()
         while True:
             await asyncio.sleep(TICK)
             self._second()
-            if loop.time() >= next_told:
+            if loop.time() >= next_told and (self._totals or self._told):
                 await self._tell()
                 next_told = loop.time() + PAUSE
 
