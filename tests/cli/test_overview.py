@@ -122,7 +122,7 @@ def test_tables_are_plain_text_in_a_file() -> None:
         "a              1/2  4.5     2      1",
         "(node gone)                 1      1",
         "(pending)                   1      0",
-        "SERVICE     MODE      ENDPOINTS  IN ZONE  UNANSWERED",
+        "SERVICE     MODE      ENDPOINTS  IN-ZONE  UNANSWERED",
         "n/head      headless          0        –           –",
         "and 1 more",
     ]

@@ -166,7 +166,7 @@ def zone_table(page: Overview) -> Table:
 
 def service_table(page: Overview, *, most: int = 20) -> Table:
     """The Services, one line each, in the order of their names."""
-    table = _table("SERVICE", "MODE", "ENDPOINTS", "IN ZONE", "UNANSWERED")
+    table = _table("SERVICE", "MODE", "ENDPOINTS", "IN-ZONE", "UNANSWERED")
     for route in page.services[:most]:
         table.add_row(
             f"{route.namespace}/{route.name}",
