@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from typing import Any
 
 import msgspec
 import pytest
@@ -44,3 +45,34 @@ async def test_nobody_asks_in_anothers_name() -> None:
             query = {"fieldSelector": f"spec.signerName={signer}"}
             answer = await cluster.client.raw("GET", PATH, query=query)
             assert len(msgspec.json.decode(answer.body)["items"]) == count
+
+
+async def test_who_approves_does_not_sign_and_who_signs_does_not_approve() -> None:
+    """Each of the two subresources changes its own part of the status."""
+    async with living({}) as cluster:
+        spec = {
+            "request": request(),
+            "signerName": "example.com/one",
+            "usages": ["client auth"],
+        }
+        body = {"metadata": {"name": "a"}, "spec": spec}
+        await cluster.client.raw("POST", PATH, body=msgspec.json.encode(body))
+        yes = {"type": "Approved", "status": "True", "reason": "Test"}
+        both = {"status": {"conditions": [yes], "certificate": "QUJD"}}
+
+        async def patch(below: str) -> dict[str, Any]:
+            answer = await cluster.client.raw(
+                "PATCH",
+                f"{PATH}/a/{below}",
+                headers={"Content-Type": "application/merge-patch+json"},
+                body=msgspec.json.encode(both),
+            )
+            status: dict[str, Any] = msgspec.json.decode(answer.body).get("status") or {}
+            return status
+
+        signed = await patch("status")
+        assert "certificate" in signed
+        assert not signed.get("conditions")
+        approved = await patch("approval")
+        assert [one["type"] for one in approved["conditions"]] == ["Approved"]
+        assert approved["certificate"] == signed["certificate"]

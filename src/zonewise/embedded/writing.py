@@ -50,6 +50,10 @@ class Written:
     created: bool = False
 
 
+STATUS_TOO = frozenset({"approval", "binding"})
+"""Subresources besides ``status`` that change the status."""
+
+
 class Writer:
     """Creates and changes objects of any kind."""
 
@@ -433,7 +437,7 @@ class Writer:
                     obj["metadata"]["managedFields"] = managed
             rules.prepare_status(obj, old, scene)
         else:
-            if "status" in served.kind.subresources and scene.subresource != "binding":
+            if "status" in served.kind.subresources and scene.subresource not in STATUS_TOO:
                 if "status" in old:
                     obj["status"] = old["status"]
                 else:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from zonewise.embedded.rules.base import Obj, Rules, Scene
 
+VERDICTS = frozenset({"Approved", "Denied"})
+
 
 class SigningRules(Rules):
     """The rules of CertificateSigningRequests."""
@@ -29,5 +31,19 @@ class SigningRules(Rules):
             spec["extra"] = {key: list(values) for key, values in user.extra}
 
     def prepare_update(self, obj: Obj, old: Obj, scene: Scene) -> None:
-        """What was asked stays."""
+        """What was asked stays; who approves does not sign."""
         obj["spec"] = old.get("spec") or {}
+        if scene.subresource == "approval":
+            status = obj.setdefault("status", {})
+            status.pop("certificate", None)
+            if signed := (old.get("status") or {}).get("certificate"):
+                status["certificate"] = signed
+
+    def prepare_status(self, obj: Obj, old: Obj, scene: Scene) -> None:
+        """Who signs neither approves nor denies."""
+        conditions = (obj.get("status") or {}).get("conditions") or []
+        before = (old.get("status") or {}).get("conditions") or []
+        kept = [one for one in before if one.get("type") in VERDICTS]
+        fresh = [one for one in conditions if one.get("type") not in VERDICTS]
+        if kept or fresh or "conditions" in (obj.get("status") or {}):
+            obj["status"]["conditions"] = [*kept, *fresh]
