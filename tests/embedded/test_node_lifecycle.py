@@ -12,6 +12,7 @@ import pytest
 from tests.embedded.living import EPOCH, Living, living, until
 
 from zonewise.api.core import Node
+from zonewise.api.errors import ServerError, Status
 from zonewise.api.events import Event
 from zonewise.api.meta import ObjectMeta
 from zonewise.api.pod import Pod
@@ -324,6 +325,26 @@ async def test_the_oldest_finished_pods_go_beyond_a_number() -> None:
             await asyncio.sleep(1.5)
         await until(lambda: len(scene.pods) == 2)
         assert {pod.metadata.name for pod in scene.pods} == {"third", "fourth"}
+
+
+async def test_a_finished_pod_that_may_not_go_ends_no_collector() -> None:
+    """Whatever refuses a deletion, such as a broken webhook, is asked again later."""
+    refusals = [ServerError(Status(message="a webhook is broken"))] * 2
+
+    class Hindered(PodCollector):
+        async def _remove(self, pod: Pod, *, because: str) -> None:
+            if refusals:
+                raise refusals.pop()
+            await super()._remove(pod, because=because)
+
+    none = Settings(finished_pods=0)
+    parts = {**PARTS, "pod-garbage-collector": lambda means: Hindered(means, none)}
+    async with living(parts) as cluster:
+        scene = Scene(cluster)
+        await scene.build("a1")
+        await scene.run("done", "a1", restartPolicy="Never")
+        await until(lambda: scene.gone("done"))
+        assert not refusals
 
 
 async def test_a_machine_that_slept_blames_nobody() -> None:

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from tests.embedded.living import Living, living, until
 
-from zonewise.api.errors import Forbidden
+from zonewise.api.errors import Forbidden, Status
 from zonewise.api.pod import Pod
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
@@ -142,3 +142,22 @@ async def test_limit_ranges_give_and_refuse() -> None:
         ):
             with pytest.raises(Forbidden, match=why):
                 await pod(cluster, "b", {"requests": {"cpu": requests}, "limits": {"cpu": limits}})
+
+
+async def test_a_status_that_is_refused_is_written_later_and_not_in_a_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever refuses the status, such as a broken webhook, is asked again every few seconds."""
+    asked: list[str] = []
+
+    async def refuse(*_: object, **__: object) -> None:
+        asked.append("once more")
+        raise Forbidden(Status(message="no"))
+
+    async with counting() as cluster:
+        with monkeypatch.context() as broken:
+            broken.setattr(cluster.server.quota_status._writer, "change", refuse)
+            await post(cluster, "resourcequotas", "q", spec={"hard": {"pods": "2"}})
+            await asyncio.sleep(60)
+        assert 5 <= len(asked) <= 20
+        await until(lambda: used(cluster) == {"pods": "0"})

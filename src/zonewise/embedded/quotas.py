@@ -34,6 +34,7 @@ Obj = dict[str, Any]
 
 STORAGE = "/resourcequotas"
 PLEDGE_SECONDS = 5.0
+RETRY_SECONDS = 5.0
 GATHER_SECONDS = 0.1
 GATHER_PER_OBJECT = 3e-4
 
@@ -257,7 +258,7 @@ class QuotaStatus:
             return
         except ApiError as error:
             _log.warning("a quota's status was not written", name=name, error=str(error))
-            self._quotas.recount()
+            asyncio.get_running_loop().call_later(RETRY_SECONDS, self._quotas.recount)
 
 
 def _more(wanted: Usage, before: Usage, hard: Mapping[str, Quantity]) -> Usage:

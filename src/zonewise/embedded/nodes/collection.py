@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 
 from zonewise.api.core import Node
-from zonewise.api.errors import Conflict, NotFound
+from zonewise.api.errors import Conflict, NotFound, ZonewiseError
 from zonewise.api.pod import Pod
 from zonewise.api.podstate import finished
 from zonewise.api.times import format_time, from_epoch
@@ -23,8 +23,11 @@ from zonewise.embedded.indexes import BY_END, BY_NODE, node_of
 from zonewise.embedded.nodes import health
 from zonewise.embedded.nodes.settings import Settings
 from zonewise.runtime.controller import Controller
+from zonewise.runtime.logs import logger
 
 PERIOD = 20.0
+
+_log = logger("pod collector")
 
 
 class PodCollector:
@@ -118,8 +121,11 @@ class PodCollector:
                 oldest = sorted(
                     finished, key=lambda pod: (pod.metadata.creation_timestamp or "", pod.key)
                 )
-                for pod in oldest[:surplus]:
-                    await self._remove(pod, because="")
+                try:
+                    for pod in oldest[:surplus]:
+                        await self._remove(pod, because="")
+                except ZonewiseError as error:
+                    _log.warning("finished pods stay for now", error=str(error))
 
 
 def _may_strand(old: Node | None, new: Node | None) -> bool:

@@ -10,7 +10,7 @@ from zonewise.embedded.rules.base import Faults, Obj
 
 PERCENT_TEXT = "a valid percent string must be a numeric string followed by an ending '%'"
 NEGATIVE = "must be greater than or equal to 0"
-_PERCENT = re.compile(r"[0-9]+%\Z", re.ASCII)
+_PERCENT = re.compile(r"[0-9]{1,18}%\Z", re.ASCII)
 
 
 def count_faults(holder: Obj, path: str, *keys: str) -> Faults:
@@ -42,5 +42,5 @@ def size(value: Any) -> int:
     if isinstance(value, str):
         if _PERCENT.match(value):
             return int(value[:-1])
-        return int(value) if re.match(r"-?[0-9]+\Z", value, re.ASCII) else 0
+        return int(value) if re.match(r"-?[0-9]{1,18}\Z", value, re.ASCII) else 0
     return int(value or 0)

@@ -102,7 +102,8 @@ def read(text: str, zone: str) -> Schedule:
         zone, text = zoned[1], zoned[2]
     if text.startswith("@every "):
         parts = _SPAN.findall(text)
-        return Every(max(int(sum(float(number) * _UNITS[unit] for number, unit in parts)), 1))
+        seconds = sum(float(number) * _UNITS[unit] for number, unit in parts)
+        return Every(int(min(max(seconds, 1), _HORIZON.total_seconds())))
     fields = _WORDS.get(text, text).split()
     sets = [
         _values(field, low, high, words)

@@ -36,4 +36,4 @@ def text_of(indexes: Iterable[int]) -> str:
 def index_of(pod: Pod) -> int | None:
     """A pod's index, if it has one."""
     text = pod.metadata.annotations.get(INDEX, "")
-    return int(text) if text.isdecimal() and text.isascii() else None
+    return int(text) if text.isdecimal() and text.isascii() and len(text) < 19 else None

@@ -40,7 +40,7 @@ def aim(owner: ReplicaSet) -> int:
     """The size a ReplicaSet should have."""
     wish = owner.metadata.annotations.get(WISH, "")
     replicas = owner.spec.replicas
-    return min(replicas, int(wish)) if wish.isdecimal() else replicas
+    return min(replicas, int(wish)) if wish.isdecimal() and len(wish) < 19 else replicas
 
 
 def lowered(owner: ReplicaSet, left: int) -> int:

@@ -371,7 +371,7 @@ def _age(one: ReplicaSet) -> tuple[str, str]:
 
 
 def _number(text: str | None) -> int:
-    return int(text) if text and text.isdecimal() else 0
+    return int(text) if text and text.isdecimal() and len(text) < 19 else 0
 
 
 def _history(past: str, latest: str) -> str:
