@@ -21,9 +21,10 @@ from zonewise.api.discovery import EndpointSlice
 from zonewise.api.gates import FeatureGates
 from zonewise.api.meta import Key
 from zonewise.api.podstate import finished, ready
-from zonewise.embedded.clients import SERVICE_LABEL, Seen
+from zonewise.embedded.clients import Seen
 from zonewise.topology import cpu_milli, is_ready, zone_of
 from zonewise.traffic import as_obeyed, wish_of
+from zonewise.traffic.slices import services_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -113,9 +114,9 @@ def _routes(
     gates = FeatureGates()
     answering: dict[Key, set[str]] = {}
     for piece in slices:
-        key = (piece.metadata.namespace, piece.metadata.labels.get(SERVICE_LABEL, ""))
-        ready = (one.name for one in map(as_obeyed, piece.endpoints or ()) if one.ready)
-        answering.setdefault((*key,), set()).update(ready)
+        names = (one.name for one in map(as_obeyed, piece.endpoints or ()) if one.ready)
+        for key in services_of(piece):
+            answering.setdefault(key, set()).update(names)
     for service in sorted(services, key=lambda service: service.key):
         if not service.spec.selector:
             continue

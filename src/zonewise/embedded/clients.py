@@ -36,6 +36,7 @@ from zonewise.embedded.origin import NAMESPACE, ConfigMap, ensure_namespace
 from zonewise.runtime.logs import logger
 from zonewise.topology import counts, cpu_milli, zone_of
 from zonewise.traffic import Paths, Place, Target, as_obeyed, routes
+from zonewise.traffic.slices import families_of, services_of
 
 RATE = 400
 RATE_EACH = 20
@@ -44,7 +45,6 @@ TICK = 1.0
 PAUSE = 5.0
 NAME = "traffic"
 INDEX = "clients: service"
-SERVICE_LABEL = "kubernetes.io/service-name"
 
 _log = logger("clients")
 
@@ -91,7 +91,7 @@ class Clients:
         self._gates = gates or FeatureGates()
         self._nodes = means.cache.store(Node)
         self._services = means.cache.store(Service)
-        self._slices = means.cache.store(EndpointSlice, indexes={INDEX: _service_of})
+        self._slices = means.cache.store(EndpointSlice, indexes={INDEX: services_of})
         self._places: tuple[list[Place], list[int]] | None = None
         self._dead: frozenset[str] = frozenset()
         self._routes: dict[Key, dict[Place, tuple[Target, ...]]] = {}
@@ -173,7 +173,7 @@ class Clients:
         known = self._routes.setdefault(service.key, {})
         found = known.get(place)
         if found is None:
-            family = service.spec.ip_families[0] if service.spec.ip_families else "IPv4"
+            family = families_of(service)[0]
             targets = [
                 as_obeyed(endpoint)
                 for piece in self._slices.by(INDEX, service.key)
@@ -194,7 +194,7 @@ class Clients:
 
     def _slice_changed(self, old: EndpointSlice | None, new: EndpointSlice | None) -> None:
         for piece in filter(None, (old, new)):
-            for key in _service_of(piece):
+            for key in services_of(piece):
                 self._routes.pop(key, None)
 
     async def _tell(self) -> None:
@@ -227,8 +227,3 @@ def read(data: dict[str, str]) -> dict[Key, Seen]:
 def _asked(service: Service) -> bool:
     spec = service.spec
     return bool(spec.selector) and spec.cluster_ip not in ("", "None")
-
-
-def _service_of(piece: EndpointSlice) -> tuple[Key, ...]:
-    name = piece.metadata.labels.get(SERVICE_LABEL)
-    return ((piece.metadata.namespace, name),) if name else ()
