@@ -143,3 +143,8 @@ def test_durations_that_are_none(text: str) -> None:
     """Everything else is refused with an example."""
     with pytest.raises(ValueError, match="write it like 10s"):
         parse_duration(text)
+
+
+def test_programs_that_stay_log_what_happens() -> None:
+    """Their logs are read when it is too late for -v; who asked for more gets more."""
+    assert [Options(verbose=given).serving().verbose for given in (0, 1, 2)] == [1, 1, 2]

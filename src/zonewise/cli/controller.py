@@ -117,6 +117,7 @@ def command(
     from zonewise.runtime.logs import configure
     from zonewise.runtime.process import run
 
+    options = options.serving()
     configure(verbosity=options.verbose, format=options.log_format)
     settings = HintsSettings(
         role=Role(rollout.role),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
 import click
@@ -32,6 +32,10 @@ class Options:
     request_timeout: float | None = None
     verbose: int = 0
     log_format: Literal["text", "json"] = "text"
+
+    def serving(self) -> Options:
+        """The same for a program that stays, whose log is read later: what happens is in it."""
+        return replace(self, verbose=max(1, self.verbose))
 
 
 def parse_duration(text: str) -> float:

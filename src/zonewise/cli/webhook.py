@@ -82,6 +82,7 @@ def command(
     from zonewise.runtime.process import run
     from zonewise.webhook import InjectionSettings
 
+    options = options.serving()
     configure(verbosity=options.verbose, format=options.log_format)
     namespace = cluster_config(options).namespace
     settings = InjectionSettings(
