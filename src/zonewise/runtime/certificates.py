@@ -202,13 +202,13 @@ class Certificates:
             hosts = hosts if hosts <= known else hosts | known
         pair = issue(sorted(hosts), now=self._now(), lifetime=self._timing.lifetime)
         after = replace(stored or Stored(), staged=pair)
-        _log.info("a new certificate is made", secret=self._secret)
+        _log.info("a new certificate is made", kept_in=self._secret)
         return await self._write(after)
 
     async def _promote(self, stored: Stored, staged: Pair) -> None:
         old = stored.current.authority if stored.current else b""
         former = merged([old, stored.former], now=self._now())
-        _log.info("the new certificate is taken into use", secret=self._secret)
+        _log.info("the new certificate is taken into use", kept_in=self._secret)
         after = await self._write(replace(stored, current=staged, staged=None, former=former))
         self._use(after)
 
