@@ -116,6 +116,20 @@ async def test_zones_send_by_their_cpu() -> None:
         assert 0.7 < seen.in_zone < 0.8
 
 
+async def test_a_node_may_be_of_any_size() -> None:
+    """A server takes a CPU of hundreds of digits; clients then start there, and nothing ends."""
+    here = Here()
+    async with living({"clients": here}) as cluster:
+        await node(cluster, "a1", "a", "1e400")
+        await node(cluster, "b1", "b", "2")
+        await service(cluster)
+        await endpoints(cluster, a=3)
+        await asyncio.sleep(70)
+        seen = here.seen()
+        assert seen is not None
+        assert seen.in_zone == 1
+
+
 async def test_nobody_asks_before_there_was_an_answer_and_everybody_notices_the_end() -> None:
     """Requests are counted from a Service's first endpoint on; without any they fail."""
     here = Here()

@@ -17,6 +17,7 @@ CONTROL_PLANE_LABELS = (
     "node-role.kubernetes.io/control-plane",
     "node-role.kubernetes.io/master",
 )
+MOST = 2**63 - 1
 
 
 def zone_of(node: Node) -> str:
@@ -43,11 +44,14 @@ def counts(node: Node) -> bool:
 
 
 def cpu_milli(node: Node) -> int:
-    """Allocatable CPU in thousandths of a core; 0 if it is missing, negative or not a quantity."""
+    """Allocatable CPU in thousandths of a core; 0 if it is missing, negative or not a quantity.
+
+    More than fits 64 bits is nobody's: a quantity may have any number of digits, a float not.
+    """
     text = node.status.allocatable.get("cpu")
     if text is None:
         return 0
     try:
-        return max(0, milli(text))
+        return min(max(0, milli(text)), MOST)
     except ParseError:
         return 0
