@@ -33,8 +33,8 @@ SERVICES_PATH = "/services"
 @click.option("--listen", default=":9443", help="Where to serve.  [default: :9443]")
 @click.option(
     "--metrics-listen",
-    default="127.0.0.1:9464",
-    help="Where to serve metrics and health.  [default: 127.0.0.1:9464]",
+    default="127.0.0.1:9465",
+    help="Where to serve metrics and health.  [default: 127.0.0.1:9465]",
 )
 @click.option(
     "--host",
