@@ -345,6 +345,12 @@ async def test_waiting_ends_with_an_event_a_timeout_or_the_end() -> None:
 
 
 @pytest.mark.looptime
+async def test_a_timer_that_fires_a_rounding_error_early_has_fired() -> None:
+    """A loop calls timers that are due within its clock's resolution; that is the end of a wait."""
+    assert await memory().watch(KIND).next(1e-10) == b""
+
+
+@pytest.mark.looptime
 async def test_a_later_deadline_outlives_an_earlier_timer() -> None:
     """A wait that starts while the timer of an earlier one still runs lasts as long as it says."""
     loop = asyncio.get_running_loop()

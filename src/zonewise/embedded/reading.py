@@ -27,7 +27,7 @@ from zonewise.embedded.history import Expired
 from zonewise.embedded.paths import Target
 from zonewise.embedded.registry import Served
 from zonewise.embedded.state import State, TooNew
-from zonewise.embedded.watchers import Watcher
+from zonewise.embedded.watchers import SLACK, Watcher
 
 Obj = dict[str, Any]
 
@@ -248,7 +248,7 @@ class Reader:
                     return
                 if chunk:
                     yield chunk
-                now = loop.time()
+                now = loop.time() + SLACK
                 if marks and now >= min(mark_at, end):
                     mark_at = now + pause
                     if watcher.progress:

@@ -34,6 +34,7 @@ SLOW: Final = "the watcher fell too far behind"
 STOPPED: Final = "the server is stopping"
 LEFT: Final = "the watcher is done"
 
+SLACK = 0.001  # seconds; timers are not exact: a moment that is so near has come
 SCAN = 1_024  # events that one poll looks at
 SWEEP = 128  # events between two looks at who is behind
 REPRESENTATIONS = 16  # whose newest chunk is kept, per kind; each at one place
@@ -178,7 +179,7 @@ class Watcher:
             if self.behind:  # many events, none of them for this selection: let others run
                 await asyncio.sleep(0)
                 continue
-            if loop.time() >= deadline:
+            if loop.time() + SLACK >= deadline:
                 return b""
             future: asyncio.Future[None] = loop.create_future()
             self._future = future
