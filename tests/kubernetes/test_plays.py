@@ -34,7 +34,7 @@ PLAYS = sorted((Path(__file__).parent / "plays").glob("*.yaml"))
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 START = 60.0
 HEARTBEAT = 2.0
-QUICK = ("--node-monitor-grace-period=8s", "--node-monitor-period=1s")
+QUICK = ("--node-monitor-grace-period=25s", "--node-monitor-period=1s")
 
 
 @pytest.fixture(scope="module")
