@@ -1,4 +1,4 @@
-# One image for every Zonewise program: controller, webhook, command line. `zonewise install` prints how to run it.
+# One image for every Zonewise program: controller, webhook, proxy (which runs nft), command line. `zonewise install` prints how to run it.
 FROM python:3.11-slim AS build
 WORKDIR /build
 RUN python -m venv /opt/zonewise
@@ -9,6 +9,7 @@ COPY src src
 RUN /opt/zonewise/bin/pip install --no-cache-dir --no-deps --no-build-isolation .
 
 FROM python:3.11-slim
+RUN apt-get -qq update && apt-get -qq install --yes --no-install-recommends nftables && rm -rf /var/lib/apt/lists/*
 COPY --from=build /opt/zonewise /opt/zonewise
 ENV PATH=/opt/zonewise/bin:$PATH PYTHONDONTWRITEBYTECODE=1
 USER 65532:65532

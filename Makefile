@@ -65,14 +65,20 @@ test: $(VENV)/.dev
 e2e: $(VENV)/.peers
 	$(SAY) 'a real Kubernetes (built from source once, then cached outside the tree)'
 	@$(BIN)/python -m tools.realkube build
-	$(SAY) 'what the tests need from Debian'
-	@$(PYTHON) tools/debian.py
+	@$(BIN)/python -m tools.coredns build
+	@$(BIN)/python -m tools.csi build
+	$(SAY) 'what the tests need from Debian, and a real Ceph'
+	@$(PYTHON) tools/debian.py ceph
+	@$(BIN)/python -m tools.ceph
 	$(SAY) 'tests on it'
 	@$(BIN)/pytest -n 2 --dist loadfile -m real $(ARGS)
 
 bench: $(VENV)/.peers
 	$(SAY) 'benchmarks'
 	@$(BIN)/python -m tools.realkube build
+	@$(BIN)/python -m tools.coredns build
+	@$(PYTHON) tools/debian.py ceph bench
+	@$(BIN)/python -m tools.ceph
 	@$(BIN)/python -m benchmarks $(ARGS)
 
 conformance: $(VENV)/.peers
@@ -83,9 +89,9 @@ format: $(VENV)/.dev
 	@$(BIN)/ruff format --quiet . && $(BIN)/ruff check --quiet --fix .
 
 lock: $(VENV)/.dev
-	@$(LOCK) $(UPGRADE) pyproject.toml --group build -o requirements/runtime.txt
-	@$(LOCK) $(UPGRADE) pyproject.toml --group build --group dev -c requirements/runtime.txt -o requirements/dev.txt
-	@$(LOCK) $(UPGRADE) pyproject.toml --group build --group dev --group peers -c requirements/dev.txt -o requirements/peers.txt
+	@$(LOCK) $(UPGRADE) pyproject.toml --extra csi --group build -o requirements/runtime.txt
+	@$(LOCK) $(UPGRADE) pyproject.toml --extra csi --group build --group dev -c requirements/runtime.txt -o requirements/dev.txt
+	@$(LOCK) $(UPGRADE) pyproject.toml --extra csi --group build --group dev --group peers -c requirements/dev.txt -o requirements/peers.txt
 	@$(LOCK) $(UPGRADE) --group go -o requirements/go.txt
 
 clean:

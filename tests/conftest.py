@@ -17,6 +17,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tools import realkube as real
+from zonewise.runtime.process import logs
 
 SLOW = [HealthCheck.too_slow]
 settings.register_profile(
@@ -31,6 +32,15 @@ settings.load_profile("zonewise")
 def pytest_sessionstart() -> None:
     """Say that there is no event loop yet; pytest-asyncio asks, and Python 3.11 would make one."""
     asyncio.set_event_loop(None)
+
+
+@pytest.fixture(autouse=True)
+def _logs_as_before() -> Iterator[None]:
+    """A command that runs in this process decides what is logged; the next test does not care."""
+    before = logs._setup.number
+    yield
+    if logs._setup.number != before:
+        logs.configure()
 
 
 @pytest.fixture(scope="session")

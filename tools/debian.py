@@ -29,7 +29,27 @@ NEEDED: tuple[Need, ...] = (
     Need("strace", "strace"),
     Need("ip", "iproute2"),
     Need("nft", "nftables"),
+    Need("dig", "bind9-dnsutils"),
+    Need("curl", "curl"),
+    Need("mkfs.ext4", "e2fsprogs"),
+    Need("mkfs.xfs", "xfsprogs"),
 )
+
+# What `make e2e` runs besides: a real Ceph. ceph-common brings the Python bindings along.
+CEPH: tuple[Need, ...] = (
+    Need("ceph-mon", "ceph-mon"),
+    Need("ceph-osd", "ceph-osd"),
+    Need("ceph-mgr", "ceph-mgr"),
+    Need("ceph-mds", "ceph-mds"),
+    Need("ceph", "ceph-common"),
+    Need("ceph-fuse", "ceph-fuse"),
+    Need("rbd-fuse", "rbd-fuse"),
+)
+
+# What `make bench` runs besides: the load for name servers.
+BENCH: tuple[Need, ...] = (Need("dnsperf", "dnsperf"),)
+
+GROUPS = {"ceph": CEPH, "bench": BENCH}
 
 
 def missing(needed: Sequence[Need]) -> list[Need]:
@@ -80,4 +100,4 @@ def main(needed: Sequence[Need] = NEEDED) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main((*NEEDED, *(need for name in sys.argv[1:] for need in GROUPS[name]))))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from benchmarks.sheet import Sheet
+    from benchmarks.table import Table
 
 
 def _late(function: str) -> Iterator[Sheet]:
@@ -15,11 +16,17 @@ def _late(function: str) -> Iterator[Sheet]:
     yield from made
 
 
-BENCHMARKS = {
+def _shortcuts() -> Iterator[Table]:
+    made: Iterable[Table] = import_module("benchmarks.embedded.shortcuts").shortcuts()
+    yield from made
+
+
+BENCHMARKS: dict[str, Callable[[], Iterator[Sheet | Table]]] = {
     "writes": lambda: _late("writes"),
     "reads": lambda: _late("reads"),
     "lists": lambda: _late("lists"),
     "watch": lambda: _late("watch"),
     "memory": lambda: _late("memory"),
     "start": lambda: _late("start"),
+    "shortcuts": _shortcuts,
 }

@@ -200,15 +200,19 @@ def fan_out(server: Server, job: Job) -> Taken:
     request = server.request("GET", f"{SPACE}?watch=1&resourceVersion={version[1].decode()}")
     watchers: dict[int, Link] = {}
     epoll = select.epoll()
-    writer = Link(server, context)
-    epoll.register(writer.number, select.EPOLLIN)
+    links: list[Link] = []
     taken = Taken()
     try:
         for _ in range(job.connections):
             link = Link(server, context)
+            links.append(link)
             link.send(request)
             watchers[link.number] = link
             epoll.register(link.number, select.EPOLLIN)
+        # Servers hang up on a connection on which nothing is asked for half a minute.
+        writer = Link(server, context)
+        links.append(writer)
+        epoll.register(writer.number, select.EPOLLIN)
         tails = dict.fromkeys(watchers, b"")
         for turn in range(-2, job.count):
             if turn == 0:  # two turns go before, so that every watch has begun
@@ -232,7 +236,7 @@ def fan_out(server: Server, job: Job) -> Taken:
         taken.seconds = time.perf_counter() - start
         taken.cpu = server.cpu() - used
     finally:
-        for link in [*watchers.values(), writer]:
+        for link in links:
             link.close()
         epoll.close()
     return taken

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,9 +18,9 @@ from urllib.parse import urlsplit
 
 from benchmarks.embedded.link import Server
 from tools import realkube
-from zonewise.runtime.client import Client
-from zonewise.runtime.cluster import ClusterConfig, load_config
-from zonewise.runtime.transport import HttpsTransport
+from zonewise.runtime.client.client import Client
+from zonewise.runtime.client.transport import HttpsTransport
+from zonewise.runtime.config.cluster import ClusterConfig, load_config
 
 RULES = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["*"]}]
 START_SECONDS = 60.0
@@ -51,10 +51,12 @@ def _pss(pid: int) -> int:
 
 
 @contextmanager
-def ours(folder: Path, *flags: str) -> Iterator[tuple[int, Path]]:
+def ours(
+    folder: Path, *flags: str, module: Sequence[str] = ("zonewise", "up")
+) -> Iterator[tuple[int, Path]]:
     """The embedded API server, or what the flags say; its process and kubeconfig."""
     what = flags or ("--api-only",)
-    program = [sys.executable, "-m", "zonewise", "up", *what, "--data", str(folder)]
+    program = [sys.executable, "-m", *module, *what, "--data", str(folder)]
     with (folder.parent / f"{folder.name}.log").open("w") as log:
         process = subprocess.Popen(program, stdout=log, stderr=log)
     kubeconfig = folder / "kubeconfig"

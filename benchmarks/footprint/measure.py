@@ -1,6 +1,7 @@
-"""Memory and CPU of controller and webhook on clusters of 100, 1,000 and 5,000 nodes.
+"""Memory and CPU of controller, webhook and gate on clusters of 100, 1,000 and 5,000 nodes.
 
-Ten pods on each node, twenty in each Service, every Service in mode Auto. The API server is the
+Ten pods on each node, twenty in each Service, every Service in mode Auto and under a budget per
+zone. The *gate* is the webhook that holds back disruptions. The API server is the
 embedded one, in this process, filled before anybody looks. Then each program runs alone: *start* is
 the CPU time until it has read everything (and, for the controller, written all slices), *memory*
 what is resident then, *steady* the share of one core over ``STEADY`` seconds in which every node
@@ -23,8 +24,11 @@ from typing import Any
 
 from benchmarks.embedded.servers import megabytes
 from zonewise.api import Node, Pod, Service, convert
-from zonewise.embedded.server import ApiServer
-from zonewise.runtime.client import Client
+from zonewise.api.objects.budgets import TopologyDisruptionBudget
+from zonewise.apiserver.server import ApiServer
+from zonewise.disruption.definitions import definitions
+from zonewise.embedded.seed.seeder import Seeder
+from zonewise.runtime.client.client import Client
 
 PODS_PER_NODE = 10
 PODS_PER_SERVICE = 20
@@ -73,8 +77,15 @@ class Costs:
         return "\n".join(lines)
 
 
+PROGRAMS = {
+    "controller": ("controller", "--endpointslices", "own", "--lease-namespace", "default"),
+    "webhook": ("webhook", "--endpointslices", "adopt"),
+    "gate": ("webhook", "--endpointslices", "observe", "--budgets", "enforce"),
+}
+
+
 def footprint(nodes: int) -> Iterator[Costs]:
-    """Both programs on a cluster of that size."""
+    """All programs on a cluster of that size."""
     yield Costs(tuple(asyncio.run(_measured(nodes))))
 
 
@@ -84,11 +95,13 @@ async def _measured(nodes: int) -> list[Cost]:
         await server.start(0)
         client = server.connect("benchmark")
         try:
+            await Seeder(client, server.registry).plant(definitions())
             await _fill(client, nodes)
             kubeconfig = server.identity.kubeconfig
             return [
                 await _cost(client, nodes, "controller", kubeconfig, _all_written(server, nodes)),
                 await _cost(client, nodes, "webhook", kubeconfig, lambda: True),
+                await _cost(client, nodes, "gate", kubeconfig, lambda: True),
             ]
         finally:
             await server.close()
@@ -128,6 +141,13 @@ async def _add_service(client: Client, number: int) -> None:
     meta = {"name": f"s-{number}", "namespace": "default", "annotations": mode}
     spec = {"selector": {"app": f"s-{number}"}, "ports": [{"port": 80}]}
     await client.create(convert(Service, {"metadata": meta, "spec": spec}))
+    budget = {
+        "selector": {"matchLabels": {"app": f"s-{number}"}},
+        "maxUnavailable": 1,
+        "topologyKeys": ["topology.kubernetes.io/zone"],
+    }
+    meta = {"name": f"s-{number}", "namespace": "default"}
+    await client.create(convert(TopologyDisruptionBudget, {"metadata": meta, "spec": budget}))
 
 
 async def _add_pod(client: Client, number: int, nodes: int) -> None:
@@ -194,8 +214,7 @@ def _chunks(work: Iterable[Any]) -> Iterator[list[Any]]:
 async def _cost(
     client: Client, nodes: int, name: str, kubeconfig: Path, ready: Callable[[], bool]
 ) -> Cost:
-    role = {"controller": ("own", "--lease-namespace", "default"), "webhook": ("adopt",)}[name]
-    program = await asyncio.to_thread(_started, name, kubeconfig, role)
+    program = await asyncio.to_thread(_started, PROGRAMS[name], kubeconfig)
     try:
         async with asyncio.timeout(PATIENCE):
             resting = False
@@ -221,12 +240,13 @@ async def _cost(
         await asyncio.to_thread(program.wait)
 
 
-def _started(name: str, kubeconfig: Path, role: tuple[str, ...]) -> subprocess.Popen[bytes]:
+def _started(command: tuple[str, ...], kubeconfig: Path) -> subprocess.Popen[bytes]:
+    called = ("--listen", "127.0.0.1:0", "--host", "127.0.0.1")
     return subprocess.Popen(
         [
-            *(sys.executable, "-m", "zonewise", name, "--kubeconfig", str(kubeconfig)),
-            *("--metrics-listen", "127.0.0.1:0", "--endpointslices", *role),
-            *(("--listen", "127.0.0.1:0", "--host", "127.0.0.1") if name == "webhook" else ()),
+            *(sys.executable, "-m", "zonewise", *command, "--kubeconfig", str(kubeconfig)),
+            *("--metrics-listen", "127.0.0.1:0"),
+            *(called if command[0] == "webhook" else ()),
         ]
     )
 

@@ -7,18 +7,23 @@ import time
 from typing import Any, ClassVar
 
 from benchmarks.runtime.clients import SECONDS, SERVICE, START, Measured, Meter
-from zonewise.api.discovery import EndpointConditions, EndpointHints, EndpointPort, EndpointSlice
 from zonewise.api.meta import Object
+from zonewise.api.objects.discovery import (
+    EndpointConditions,
+    EndpointHints,
+    EndpointPort,
+    EndpointSlice,
+)
 from zonewise.api.resource import Resource
 from zonewise.api.struct import Struct
-from zonewise.runtime.client import Client
-from zonewise.runtime.cluster import ClusterConfig
-from zonewise.runtime.memory import settle
-from zonewise.runtime.reflector import Reflector
-from zonewise.runtime.scope import Scope
-from zonewise.runtime.store import Store
-from zonewise.runtime.transport import HttpsTransport
-from zonewise.runtime.watch import Watch
+from zonewise.runtime.cache.reflector import Reflector
+from zonewise.runtime.cache.store import Store
+from zonewise.runtime.client.client import Client
+from zonewise.runtime.client.scope import Scope
+from zonewise.runtime.client.transport import HttpsTransport
+from zonewise.runtime.client.watch import Watch
+from zonewise.runtime.config.cluster import ClusterConfig
+from zonewise.runtime.process.memory import settle
 
 
 class Backend(Struct):

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 
 from benchmarks.table import Row, Table
-from zonewise.runtime.queue import Queue
+from zonewise.runtime.controller.queue import Queue
 
 KEYS = [("namespace", f"name-{number}") for number in range(200_000)]
 ROUNDS = 3

@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks.table import Row, Table
 from zonewise.api import LabelSelector, Node, Pod, convert
-from zonewise.scheduling import Cluster
+from zonewise.scheduling import SchedulerCluster
 
 NODES, PODS, SCANS = 1_000, 20_000, 3
 ZONE, HOST = "topology.kubernetes.io/zone", "kubernetes.io/hostname"
@@ -53,15 +53,15 @@ def pod(number: int, apps: int, sort: str) -> Pod:
     return convert(Pod, {"metadata": meta, "spec": spec})
 
 
-def cluster_of(apps: int) -> Cluster:
+def cluster_of(apps: int) -> SchedulerCluster:
     """Nodes, and the workloads that hold pods together."""
-    cluster = Cluster(seed=1)
+    cluster = SchedulerCluster(seed=1)
     for number in range(NODES):
         cluster.set_node(node(number))
     for number in range(apps):
         name = f"app-{number}"
         selects = LabelSelector(match_labels={"app": name})
-        cluster.bonds.set_owner("ReplicaSet", ("default", name), selects)
+        cluster.default_spread.set_owner("ReplicaSet", ("default", name), selects)
     return cluster
 
 

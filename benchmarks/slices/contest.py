@@ -26,10 +26,10 @@ from benchmarks.slices.ours import Keeper, Turn
 from zonewise.api import Node
 from zonewise.api.codec import convert
 from zonewise.api.reason import Reason
-from zonewise.controllers.places import Places
-from zonewise.controllers.standings import Standing, concerned
-from zonewise.traffic import HINTED, Decision, Mode, Wish
-from zonewise.traffic.slices import Family
+from zonewise.controllers.hints.decided import DecidedService, concerned
+from zonewise.controllers.hints.node_shares import NodeShares
+from zonewise.traffic import HINTED, HintCounts, HintDecision, HintRequest, Mode
+from zonewise.traffic.slices import FamilyPlan
 
 HERE = Path(__file__).with_name("upstream")
 SOURCE = hashlib.sha256((HERE / "main.go").read_bytes()).hexdigest()
@@ -122,13 +122,14 @@ def nodes() -> Iterator[Sheet]:
     question = {"nodes": shown, "services": SERVICES, "per_zone": per_zone, "rounds": ROUNDS}
     real = upstream(question, "nodes")
     known = [convert(Node, one) for one in shown]
-    places = Places(lambda: known)
+    places = NodeShares(lambda: known)
     for one in known:
         places.note(None, one)
     reason = Reason(code=HINTED, message="measured")
-    family = Family(Decision(Mode.AUTO, True, reason), 50, per_zone, 50, 1, 1)
-    standing = Standing("", Wish(Mode.AUTO), {"IPv4": family}, None, "", "")
-    standings = {("default", f"web-{n}"): standing for n in range(SERVICES)}
+    counts = HintCounts.of((zone, (zone,)) for zone, n in per_zone.items() for _ in range(n))
+    family = FamilyPlan(HintDecision(Mode.AUTO, True, reason), counts, 50, 1, 1)
+    standing = DecidedService("", HintRequest(Mode.AUTO), {"IPv4": family}, None, "", "")
+    decided_services = {("default", f"web-{n}"): standing for n in range(SERVICES)}
     places.settle()
     changed = [convert(Node, life.node("n0", "a", milli)) for milli in (5000, 4000)]
 
@@ -144,7 +145,7 @@ def nodes() -> Iterator[Sheet]:
             Line(
                 name="Services judged",
                 unit="µs",
-                ours=_best(lambda: list(concerned(standings, places.within))),
+                ours=_best(lambda: list(concerned(decided_services, places.within))),
                 real=real["judge"] / 1e3,
             ),
         ),

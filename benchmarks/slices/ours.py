@@ -16,10 +16,10 @@ from benchmarks.slices.life import Obj, Step
 from zonewise.api import EndpointSlice, Node, Pod, Service
 from zonewise.api.codec import convert, decode, encode
 from zonewise.api.gates import FeatureGates
-from zonewise.controllers.places import Places
-from zonewise.controllers.standings import Standing, concerned
-from zonewise.traffic import wish_of
-from zonewise.traffic.slices import Memory, Plan, View, plan
+from zonewise.controllers.hints.decided import DecidedService, concerned
+from zonewise.controllers.hints.node_shares import NodeShares
+from zonewise.traffic import hint_request_of
+from zonewise.traffic.slices import Memory, SlicePlan, SliceView, plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +36,14 @@ class Keeper:
 
     def __init__(self, service: Obj, *, limit: int) -> None:
         self._service = convert(Service, service)
-        self._wish = wish_of(self._service, FeatureGates())
+        self._hint_request = hint_request_of(self._service, FeatureGates())
         self._limit = limit
         self._nodes: dict[str, Node] = {}
-        self._places = Places(self._all_nodes)
+        self._places = NodeShares(self._all_nodes)
         self._pods: dict[str, Pod] = {}
         self._slices: dict[str, EndpointSlice] = {}
         self._memory = Memory()
-        self._standings: dict[tuple[str, str], Standing] = {}
+        self._standings: dict[tuple[str, str], DecidedService] = {}
         self._made = 0
 
     def _all_nodes(self) -> Iterable[Node]:
@@ -81,9 +81,9 @@ class Keeper:
         shares = self._places.within(None)
         begun = time.process_time_ns()
         made = plan(
-            View(
+            SliceView(
                 service=self._service,
-                wish=self._wish,
+                hint_request=self._hint_request,
                 shares=shares,
                 pods=pods,
                 zones=self._places.zones,
@@ -94,13 +94,13 @@ class Keeper:
         )
         bodies = [encode(piece) for piece in (*made.create, *made.update)]
         spent = time.process_time_ns() - begun
-        self._standings["default", "web"] = Standing.of(
-            self._service, self._wish, made, shares, None
+        self._standings["default", "web"] = DecidedService.of(
+            self._service, self._hint_request, made, shares, None
         )
         self._keep(made, bodies)
         return Turn(made.writes, spent, synced=True)
 
-    def _keep(self, made: Plan, bodies: list[bytes]) -> None:
+    def _keep(self, made: SlicePlan, bodies: list[bytes]) -> None:
         for body in bodies:
             piece = decode(EndpointSlice, body)
             self._made += 1

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from tests.cli.program import environment
+from tests.cli.run_program import environment
 
 
 @pytest.fixture(autouse=True)

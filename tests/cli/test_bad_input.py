@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 import trustme
-from tests.cli.program import Result, apart, here
+from tests.cli.run_program import Result, apart, here
 from tests.runtime.loopback import (
     Reply,
     Seen,
@@ -242,10 +242,10 @@ def test_names_that_are_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[
 def test_strange_names_do_not_reach_the_terminal(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A name with control characters is shown without them, on one line."""
+    """Control characters in a name are shown by their numbers, on one line."""
     path = write_kubeconfig(tmp_path / "config")
     result = here(capsys, *ask(path, "--context", "a\x1b[31m\nb"))
-    refused(result, 'there is no context "a�[31m b"')
+    refused(result, 'there is no context "a\\x1b[31m b"')
 
 
 # Servers
@@ -418,8 +418,8 @@ PLUGINS: dict[str, tuple[str | None, str]] = {
     "missing": (None, "is not installed or not executable; install it: ask your admin"),
     "fails": ("echo 'please log in' >&2; exit 1", "failed with exit code 1 (please log in)"),
     "fails loudly": ("seq 1000 >&2; exit 1", "failed with exit code 1 (1000)"),
-    "prints garbage": ("echo garbage", "printed something that is no ExecCredential"),
-    "prints nothing": ("", "printed something that is no ExecCredential"),
+    "prints garbage": ("echo garbage", "printed something that is not an ExecCredential"),
+    "prints nothing": ("", "printed something that is not an ExecCredential"),
     "prints another version": (
         printed(token="hush").replace("/v1", "/v1beta1"),
         "did not print an ExecCredential of",

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.cli.program import LIMIT, environment, here
+from tests.cli.run_program import LIMIT, environment, here
 from tests.runtime.loopback import write_kubeconfig
 
 from zonewise.cli.main import ENTRIES

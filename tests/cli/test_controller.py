@@ -12,14 +12,14 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import pytest
-from tests.cli.program import environment, here
+from tests.cli.run_program import environment, here
 from tests.contract.embedded import embedded
 
 from zonewise.api import EndpointSlice, Lease, Service, convert
 from zonewise.api.errors import NotFound
-from zonewise.runtime.client import Client
-from zonewise.runtime.cluster import load_config
-from zonewise.runtime.transport import HttpsTransport
+from zonewise.runtime.client.client import Client
+from zonewise.runtime.client.transport import HttpsTransport
+from zonewise.runtime.config.cluster import load_config
 
 PATIENCE = 60.0
 WEB = {

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tests.cli.program import here
+from tests.cli.run_program import here
 from tests.explain.dumps import Item, endpoint, listed, node, part, service
 
 Capture = pytest.CaptureFixture[str]
@@ -93,8 +93,9 @@ expected now              33.7 %
 without hints             33.7 %
 best below 20 % overload  94.8 %
 
-What would help: Scale to 6 endpoints. Or allow more overload with the annotation \
-zonewise.io/overload, now 20%/30%.
+What would help: Scale to 6 endpoints. Or set annotation service.kubernetes.io/topology-mode to \
+zonewise.io/shared, which keeps 62.3 % of the traffic in its zone with the same endpoints. Or \
+allow more overload with the annotation zonewise.io/overload, now 20%/30%.
 """
 
 
@@ -202,3 +203,79 @@ def test_long_pages(tmp_path: Path, capsys: Capture) -> None:
     assert out.count("\n10.0.0.") == 50
     assert "… and 10 more; -o json shows all" in out
     assert "with the slices as they are" in out
+
+
+KEYED = """\
+Topology keys: kubernetes.io/hostname, topology.kubernetes.io/zone
+DECIDED BY                   ON NODES  ENDPOINTS
+topology.kubernetes.io/zone  n1        10.0.0.1
+kubernetes.io/hostname       n2        10.0.0.2
+rejected                     n3        -
+By its topology keys 69.6 % of the traffic stays in its zone and 30.4 % is rejected, where the \
+proxy is Zonewise's; kube-proxy does not know them."""
+
+
+def keyed(text: str) -> list[Item]:
+    """A Service with topology keys, and two endpoints."""
+    second = node("n2", "zone-b", milli=4000)
+    second["metadata"]["labels"]["kubernetes.io/hostname"] = "n2"
+    return [
+        node("n1", "zone-a", milli=4000),
+        second,
+        node("n3", "zone-c", milli=3500),
+        service(annotations={"zonewise.io/topology-keys": text}),
+        part([endpoint("10.0.0.1", on="n1"), endpoint("10.0.0.2", on="n2")]),
+    ]
+
+
+def test_topology_keys_node_by_node(tmp_path: Path, capsys: Capture) -> None:
+    """The verdict of the keys on every node is shown, for people and for programs."""
+    path = tmp_path / "dump.json"
+    path.write_text(json.dumps(listed(keyed("kubernetes.io/hostname,topology.kubernetes.io/zone"))))
+    page = here(capsys, "explain", "service", "web", "-f", path).out
+    assert KEYED in page
+    assert "TRAFFIC IN ITS ZONE" not in page
+    told = json.loads(here(capsys, "explain", "service", "web", "-f", path, "-o", "json").out)
+    keys = told["topologyKeys"]
+    assert [(one["node"], one["why"], one["key"]) for one in keys["nodes"]] == [
+        ("n1", "TopologyKey", "topology.kubernetes.io/zone"),
+        ("n2", "TopologyKey", "kubernetes.io/hostname"),
+        ("n3", "NoKeyMatches", None),
+    ]
+    assert (keys["inZone"], keys["rejected"]) == (0.695652, 0.304348)
+    assert "topologyKeys" in told["families"][0]
+
+
+def test_wrong_topology_keys_are_told(tmp_path: Path, capsys: Capture) -> None:
+    """Keys that are ignored are in the notes, and nothing is reported for them."""
+    path = tmp_path / "dump.json"
+    path.write_text(json.dumps(listed(keyed("*,zone"))))
+    page = here(capsys, "explain", "service", "web", "-f", path).out
+    assert "The topology keys are ignored, all of them: " in page
+    found = here(capsys, "explain", "service", "web", "-f", path, "-o", "json")
+    assert "topologyKeys" not in json.loads(found.out)
+    assert "'*' must be the last key" in found.err
+
+
+@pytest.mark.parametrize("client", ["bogus", "999.1.1.1", "shop/", "/web", "a/b/c", ""])
+def test_no_client(dump: Path, capsys: Capture, client: str) -> None:
+    """What can be neither a pod nor an address is exit code 2."""
+    result = here(capsys, "explain", "name", "web.default.svc", "--client", client, "-f", dump)
+    assert (result.code, result.out) == (2, "")
+    assert "is neither NAMESPACE/POD nor an address" in result.sentence()
+
+
+def test_a_client_that_is_not_there(dump: Path, capsys: Capture) -> None:
+    """A pod that could be there and is not is exit code 1, as for everything not found."""
+    call = ("explain", "name", "web.default.svc", "--client", "shop/nope", "-f", dump)
+    result = here(capsys, *call)
+    assert (result.code, result.out) == (1, "")
+    assert "there is no pod nope in namespace shop" in result.sentence()
+
+
+def test_help_breaks_no_word(capsys: Capture) -> None:
+    """The usage line is short; what can be asked for is in the text."""
+    usage, _, text = here(capsys, "explain", "--help").out.partition("\n\n")
+    assert usage.endswith(" explain [OPTIONS] WHAT [NAME]")
+    words = text.split()
+    assert {"services,", "budgets,", "pods,", "name,", "volume"} <= set(words)

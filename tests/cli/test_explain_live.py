@@ -9,11 +9,11 @@ import time
 from pathlib import Path
 
 import msgspec
-from tests.cli.program import apart
+from tests.cli.run_program import apart
 from tests.explain.dumps import endpoint, node, part, service
 
-from zonewise.api import EndpointSlice, Node, Service, convert
-from zonewise.embedded.server import ApiServer
+from zonewise.api import EndpointSlice, Node, PodDisruptionBudget, Service, convert
+from zonewise.apiserver.server import ApiServer
 
 
 async def test_a_live_cluster(tmp_path: Path) -> None:
@@ -29,6 +29,8 @@ async def test_a_live_cluster(tmp_path: Path) -> None:
     rows = [endpoint("10.0.0.1", on="n1"), endpoint("10.0.0.2", on="n2")]
     await client.create(convert(Service, service()))
     await client.create(convert(EndpointSlice, part(rows)))
+    budget = {"metadata": {"name": "web", "namespace": "default"}, "spec": {"maxUnavailable": 1}}
+    await client.create(convert(PodDisruptionBudget, budget))
     try:
         call = (
             "explain",
@@ -40,8 +42,15 @@ async def test_a_live_cluster(tmp_path: Path) -> None:
             server.identity.kubeconfig,
         )
         result = await asyncio.to_thread(apart, tmp_path, *call)
+        missed = [
+            await asyncio.to_thread(apart, tmp_path, "explain", what, *call[2:], "-n", "elsewhere")
+            for what in ("service", "budget")
+        ]
     finally:
         await server.close()
+    assert [one.code for one in missed] == [1, 1]
+    assert missed[0].sentence().endswith("; there is one in namespace default: add -n default")
+    assert missed[1].sentence().endswith("; there is one in namespace default: add -n default")
     assert (result.code, result.err) == (0, "")
     told = json.loads(result.out)
     assert told["hinted"] is True

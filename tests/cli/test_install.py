@@ -6,26 +6,27 @@ import json
 import random
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import yaml
-from tests.cli.program import here
+from tests.cli.run_program import here
 
 from zonewise.api import EndpointSlice, Node, Service
-from zonewise.cli.controller import LEASE
-from zonewise.cli.deploy import Wanted, manifests
-from zonewise.cli.deploy.alerts import rules
-from zonewise.cli.deploy.dashboard import page
-from zonewise.cli.hintoptions import Role
-from zonewise.controllers.hintmetrics import HintsMetrics
-from zonewise.controllers.standings import Standing
-from zonewise.embedded.server import ApiServer
-from zonewise.runtime.cache import Cache
-from zonewise.runtime.metrics import Metrics
+from zonewise.api.values import quantity
+from zonewise.apiserver.server import ApiServer
+from zonewise.controllers.hints.decided import DecidedService
+from zonewise.controllers.hints.metrics import HintsMetrics
+from zonewise.install import Installation, manifests
+from zonewise.install.alerts import rules
+from zonewise.install.dashboard import page
+from zonewise.install.wanted import LEASE, Role
+from zonewise.runtime.cache.cache import Cache
+from zonewise.runtime.monitoring.metrics import Metrics
+from zonewise.runtime.webhook.server import Outcome
 from zonewise.topology import Shares
-from zonewise.traffic import Mode, Wish
-from zonewise.traffic.slices import Plan
+from zonewise.traffic import HintRequest, Mode
+from zonewise.traffic.slices import SlicePlan
 
 SERIES = re.compile(r"\b((?:zonewise|endpoint_slice_controller|leader_election)_\w+)")
 Capture = pytest.CaptureFixture[str]
@@ -49,6 +50,7 @@ def test_by_default_nothing_is_changed(capsys: Capture) -> None:
     objects = printed(capsys)
     assert kinds(objects) == [
         "Namespace",
+        "CustomResourceDefinition",
         "ServiceAccount",
         "ClusterRole",
         "ClusterRoleBinding",
@@ -60,7 +62,7 @@ def test_by_default_nothing_is_changed(capsys: Capture) -> None:
         "Deployment",
         "ValidatingWebhookConfiguration",
     ]
-    (slices,) = [r for r in objects[2]["rules"] if r["resources"] == ["endpointslices"]]
+    (slices,) = [r for r in objects[3]["rules"] if r["resources"] == ["endpointslices"]]
     assert slices["verbs"] == ["list", "watch"]
 
 
@@ -79,7 +81,16 @@ def test_flags_reach_the_programs(capsys: Capture) -> None:
         assert container["args"][0] == container["name"]
         assert "--endpointslices=own" in container["args"]
         assert container["args"][-2:] == ["--namespace-selector=rollout=yes", "--missing-cpu=equal"]
-    assert "namespaces" in objects[2]["rules"][0]["resources"]
+    assert "namespaces" in objects[3]["rules"][0]["resources"]
+
+
+def test_memory_is_limited(capsys: Capture) -> None:
+    """Each program has a limit of memory above what it requests, and none of CPU."""
+    deployment = next(item for item in printed(capsys) if item["kind"] == "Deployment")
+    for container in deployment["spec"]["template"]["spec"]["containers"]:
+        requests, limits = (container["resources"][part] for part in ("requests", "limits"))
+        assert set(limits) == {"memory"}
+        assert quantity.value(limits["memory"]) >= 2 * quantity.value(requests["memory"])
 
 
 def test_bad_flags_are_refused(capsys: Capture) -> None:
@@ -100,7 +111,7 @@ async def test_the_manifests_apply(role: Role, tmp_path: Path) -> None:
     server = ApiServer(tmp_path, clock=lambda: 1.8e9, rng=random.Random(1), inline=True)
     await server.boot()
     client = server.connect("test")
-    objects = manifests(Wanted(role=role, alerts="configmap", dashboard=True, version="1.0"))
+    objects = manifests(Installation(role=role, alerts="configmap", dashboard=True, version="1.0"))
     paths = []
     for item in objects:
         served = server.registry.of(item["apiVersion"], item["kind"])
@@ -133,6 +144,65 @@ def test_alerts(capsys: Capture) -> None:
     assert all(rule["annotations"]["description"].endswith(".") for rule in group["rules"])
 
 
+async def test_alerts_about_budgets(capsys: Capture) -> None:
+    """Where budgets are kept two more rules are printed: a gate that fails, and one passed by."""
+    asked = ("--budgets", "enforce", "--alerts", "prometheusrule")
+    (operator,) = [one for one in printed(capsys, *asked) if one["kind"] == "PrometheusRule"]
+    assert operator["spec"] == rules(budgets=True)
+    (group,) = rules(budgets=True)["groups"]
+    more = group["rules"][len(rules()["groups"][0]["rules"]) :]
+    assert [rule["alert"] for rule in more] == ["ZonewiseGateFailing", "ZonewiseGateBypassed"]
+    failing, bypassed = (rule["expr"] for rule in more)
+    hooks = [
+        hook
+        for item in printed(capsys, *asked)
+        if item["kind"].endswith("WebhookConfiguration")
+        for hook in item["webhooks"]
+    ]
+    open_ = {hook["name"] for hook in hooks if hook["failurePolicy"] == "Ignore"}
+    assert re.findall(r'name="([^"]+)"', bypassed)[0] in open_
+    (paths,) = re.findall(r'path=~"([^"]+)"', failing)
+    gated = {hook["clientConfig"]["service"]["path"] for hook in hooks if gates(hook)}
+    assert set(paths.split("|")) == gated
+    (outcomes,) = re.findall(r'outcome=~"([^"]+)"', failing)
+    assert set(outcomes.split("|")) <= set(get_args(Outcome))
+    metrics = Metrics()
+    metrics.admission("/evictions", "late", 0.1)
+    assert 'zonewise_admission_total{outcome="late",path="/evictions"}' in metrics.render().decode()
+
+
+def gates(hook: dict[str, Any]) -> bool:
+    """Whether a webhook is asked about budgets."""
+    wanted = json.dumps(hook["namespaceSelector"])
+    return "zonewise.io/budgets" in wanted
+
+
+def test_rollouts_come_with_budgets(capsys: Capture) -> None:
+    """The definitions, and the rights to roll out, are printed where budgets are enforced."""
+    plain = json.dumps(printed(capsys))
+    assert "domainrollouts" not in plain
+    observed = json.dumps(printed(capsys, "--budgets", "observe"))
+    assert "domainrollouts.zonewise.io" in observed
+    assert 'pods/eviction"], "verbs": ["create"' not in observed
+    objects = printed(capsys, "--budgets", "enforce")
+    (role,) = [one for one in objects if one["kind"] == "ClusterRole"]
+    rights = {
+        (resource, verb)
+        for rule in role["rules"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+    assert {
+        ("domainrollouts", "watch"),
+        ("domainrollouts/status", "patch"),
+        ("topologydisruptionbudgets", "create"),
+        ("pods/eviction", "create"),
+        ("statefulsets/status", "patch"),
+    } <= rights
+    assert ("domainrollouts", "patch") not in rights
+    assert ("pods", "delete") not in rights
+
+
 async def test_measured_is_what_is_watched(tmp_path: Path) -> None:
     """Every series that an alert or a panel asks for is one that the programs show."""
     server = ApiServer(tmp_path, clock=lambda: 1.8e9, rng=random.Random(1), inline=True)
@@ -144,10 +214,12 @@ async def test_measured_is_what_is_watched(tmp_path: Path) -> None:
     metrics.leading(LEASE)
     metrics.admission("/hints", "allowed", 0.1)
     hints.synced("success")
-    service, wish = Service(), Wish(Mode.AUTO)
-    plan = Plan(create=(EndpointSlice(),))
-    hints.planned(service, wish, plan)
-    hints.standings = {("", "s"): Standing.of(service, wish, plan, Shares(), None)}
+    service, hint_request = Service(), HintRequest(Mode.AUTO)
+    plan = SlicePlan(create=(EndpointSlice(),))
+    hints.planned(service, hint_request, plan)
+    hints.decided_services = {
+        ("", "s"): DecidedService.of(service, hint_request, plan, Shares(), None)
+    }
     shown = metrics.render().decode()
     panels = [target["expr"] for panel in page()["panels"] for target in panel["targets"]]
     alarms = [rule["expr"] for rule in rules()["groups"][0]["rules"]]
@@ -166,3 +238,73 @@ def test_dashboard(capsys: Capture) -> None:
     assert json.loads(stored["data"]["zonewise.json"]) == page()
     places = {(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in page()["panels"]}
     assert len(places) == len(page()["panels"])
+
+
+def test_a_name_server_is_printed_only_if_asked_for(capsys: Capture) -> None:
+    """--dns: an account that may read neither pods nor nodes, a budget, a Service, a Deployment."""
+    plain = printed(capsys)
+    objects = printed(capsys, "--dns")
+    more = [one for one in objects if one not in plain]
+    assert kinds(more) == [
+        "ServiceAccount",
+        "ClusterRole",
+        "ClusterRoleBinding",
+        "PodDisruptionBudget",
+        "Service",
+        "Deployment",
+    ]
+    read = {resource for rule in more[1]["rules"] for resource in rule["resources"]}
+    assert read == {"namespaces", "services", "endpointslices", "podlocators"}
+    pod = more[5]["spec"]["template"]["spec"]
+    assert pod["dnsPolicy"] == "Default"
+    assert "--lameduck=5s" in pod["containers"][0]["args"]
+    ports = {(port["port"], port.get("protocol", "TCP")) for port in more[4]["spec"]["ports"]}
+    assert {(53, "UDP"), (53, "TCP")} <= ports
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("--csi", "--budgets", "enforce"), "--budgets is not for --csi"),
+        (("--csi", "--dns", "--dashboard"), "--dns, --dashboard are not for --csi"),
+        (("--csi", "--endpointslices", "own"), "--endpointslices is not for --csi"),
+        (("--csi", "--alerts", "configmap"), "--alerts is not for --csi"),
+        (("--csi", "--namespace-selector", "a=b"), "--namespace-selector is not for --csi"),
+        (("--csi", "--missing-cpu", "equal"), "--missing-cpu is not for --csi"),
+        (("--proxy", "--dns", "--budgets", "observe"), "--budgets, --dns are not for --proxy"),
+        (("--proxy", "--replicas", "3"), "--replicas is not for --proxy"),
+        (("--proxy", "--backend", "embedded"), "--backend is not for --proxy"),
+        (("--gated-user", "me"), "--gated-user holds nobody without --budgets"),
+    ],
+)
+def test_nothing_is_left_out_in_silence(capsys: Capture, flags: tuple[str, ...], said: str) -> None:
+    """A flag that the chosen manifests have no place for is refused, and named."""
+    result = here(capsys, "install", *flags)
+    assert (result.code, result.out) == (2, "")
+    assert said in result.sentence()
+
+
+@pytest.mark.parametrize(
+    ("image", "fine"),
+    [
+        ("zonewise:0.1", True),
+        ("registry.example:5000/team/zonewise:v1.2_3", True),
+        ("localhost/zonewise@sha256:" + "0a" * 32, True),
+        ("bad image", False),
+        ("Zonewise:1", False),
+        ("zonewise:", False),
+        ("https://registry.example/zonewise", False),
+        ("zonewise:1\n", False),
+        ("", False),
+    ],
+)
+@pytest.mark.parametrize("what", [(), ("--proxy",), ("--csi",)])
+def test_images(capsys: Capture, image: str, fine: bool, what: tuple[str, ...]) -> None:
+    """What cannot be the name of an image is refused, whatever is installed."""
+    result = here(capsys, "install", *what, "--image", image)
+    if fine:
+        assert result.code == 0
+        assert f"image: {image}\n" in result.out
+    else:
+        assert (result.code, result.out) == (2, "")
+        assert "is not the name of an image" in result.sentence()

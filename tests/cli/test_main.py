@@ -12,12 +12,12 @@ from pathlib import Path
 
 import click
 import pytest
-from tests.cli.program import LIMIT, apart, environment, here
+from tests.cli.run_program import LIMIT, apart, environment, here
 from tests.runtime.loopback import silent, tcp, write_kubeconfig
 
 from zonewise.api.errors import ConfigError, NotFound, Status
 from zonewise.cli import main as program
-from zonewise.cli.command import Command, Entry
+from zonewise.cli.program.command import Command, CommandEntry
 
 SCRIPTS = Path(sys.executable).parent
 
@@ -135,13 +135,17 @@ def test_ctrl_c_is_quiet(tmp_path: Path) -> None:
     asked = threading.Event()
 
     def talk(connection: socket.socket) -> None:
+        connection.recv(1)  # the client knows by now that it is connected
         asked.set()
         silent(connection)
 
     with tcp(talk) as port:
         path = write_kubeconfig(tmp_path / "config", server=f"http://127.0.0.1:{port}")
         running = subprocess.Popen(
-            [sys.executable, "-m", "zonewise", "version", "--kubeconfig", str(path)],
+            [
+                *(sys.executable, "-m", "zonewise", "version", "--kubeconfig", str(path)),
+                *("--request-timeout", "5m"),
+            ],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=environment(tmp_path),
@@ -179,7 +183,7 @@ def test_exit_codes(
 ) -> None:
     """1 is a refusal or nothing found, 2 is that the work could not start; one sentence each."""
     monkeypatch.setattr(program, "_drop_output", lambda: None)
-    monkeypatch.setitem(program.ENTRIES, "fail", Entry("tests.cli.failing", "Fail.", "Test"))
+    monkeypatch.setitem(program.ENTRIES, "fail", CommandEntry("tests.cli.failing", "Fail.", "Test"))
     monkeypatch.setitem(sys.modules, "tests.cli.failing", module(failing(error)))
     result = here(capsys, "fail")
     assert result.code == code
@@ -190,7 +194,7 @@ def test_a_fault_of_ours_shows_where_if_asked(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A traceback is for those who want it."""
-    monkeypatch.setitem(program.ENTRIES, "fail", Entry("tests.cli.failing", "Fail.", "Test"))
+    monkeypatch.setitem(program.ENTRIES, "fail", CommandEntry("tests.cli.failing", "Fail.", "Test"))
     monkeypatch.setitem(sys.modules, "tests.cli.failing", module(failing(KeyError("x"))))
     result = here(capsys, "fail", "-v")
     assert result.code == 2
@@ -205,7 +209,7 @@ def test_a_command_may_give_the_exit_code(
     code: int,
 ) -> None:
     """What a command returns is the exit code; nothing is success."""
-    monkeypatch.setitem(program.ENTRIES, "do", Entry("tests.cli.doing", "Do.", "Test"))
+    monkeypatch.setitem(program.ENTRIES, "do", CommandEntry("tests.cli.doing", "Do.", "Test"))
     made = Command("do", callback=lambda: value)
     monkeypatch.setitem(sys.modules, "tests.cli.doing", module(made))
     assert here(capsys, "do").code == code

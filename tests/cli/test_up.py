@@ -16,11 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import dns.edns
+import dns.message
+import dns.query
 import pytest
-from tests.cli.program import Result, apart, environment, here
+from tests.cli.run_program import Result, apart, environment, here
 
-from zonewise.cli import composition
-from zonewise.embedded.crew import Means
+from zonewise.cli.local import composition
+from zonewise.runtime.controller.components import ComponentContext
 
 PATIENCE = 90.0
 SHAPE = ("--zones", "left,right", "--nodes-per-zone", "2", "--cpu", "4", "--pod-start", "10ms")
@@ -61,7 +64,8 @@ def running(folder: Path, *flags: str) -> Iterator[Running]:
         yield Running(process, folder, "".join(lines))
     finally:
         if process.poll() is None:
-            process.kill()
+            # Killed, it would leave its volumes mounted.
+            process.terminate()
         process.communicate()
 
 
@@ -77,7 +81,24 @@ def page(folder: Path) -> Any:
     return json.loads(found.out)
 
 
-@pytest.mark.timeout(300)
+def near_names(cluster: Running) -> None:
+    """The question it proposes is answered for the pod it names, with its own zone's pods."""
+    proposed = re.search(r"dig @(\S+) -p (\d+) (\S+) \+subnet=(\S+)/32\n", cluster.page)
+    assert proposed is not None, cluster.page
+    host, port, name, client = proposed.groups()
+    ecs = dns.edns.ECSOption(client, 32)
+    query = dns.message.make_query(name, "A", use_edns=0, options=[ecs])
+    answer = dns.query.udp(query, host, timeout=10, port=int(port))
+    assert [one.scopelen for one in answer.options if isinstance(one, dns.edns.ECSOption)] == [32]
+    words = ("explain", "name", name, "--client", client, "-o", "json", "--kubeconfig")
+    found = apart(cluster.folder.parent, *words, cluster.folder / "kubeconfig")
+    explained = json.loads(found.out)["families"][0]
+    told = {str(one) for records in answer.answer for one in records}
+    assert told == {one["address"] for one in explained["told"]}
+    assert explained["leftOut"]
+
+
+@pytest.mark.timeout(600)
 def test_a_cluster_comes_up_is_shown_and_comes_back(tmp_path: Path) -> None:
     """The demo is Ready in its zones; status shows the same; a restart adds nothing to it."""
     folder = tmp_path / "cluster"
@@ -87,16 +108,18 @@ def test_a_cluster_comes_up_is_shown_and_comes_back(tmp_path: Path) -> None:
         assert f"export KUBECONFIG={folder}/kubeconfig" in first.page
         assert "status -w" in first.page
         assert "fail zone left" in first.page
+        near_names(first)
         shown = page(folder)
         assert [zone["name"] for zone in shown["zones"]] == ["left", "right"]
-        assert shown["podsReady"] == shown["pods"] == 27
+        assert shown["podsReady"] == shown["pods"] == 31
         modes = {one["name"]: one["mode"] for one in shown["services"]}
         assert modes == {
             "cache": "PreferSameNode",
-            "cart": "PreferSameZone",
+            "cart": "zonewise.io/shared",
             "catalog": "PreferSameZone",
             "checkout": "Off",
             "orders": "headless",
+            "search": "zonewise.io/weighted",
             "web": "Auto",
         }
         text = status(folder)
@@ -110,7 +133,7 @@ def test_a_cluster_comes_up_is_shown_and_comes_back(tmp_path: Path) -> None:
         assert code == 0
         assert words == f"Stopped; {folder} keeps the cluster.\n"
     with running(folder) as second:
-        assert page(folder)["pods"] == 27
+        assert page(folder)["pods"] == 31
         assert len(page(folder)["zones"]) == 2
         assert second.stop()[0] == 0
     refused = apart(tmp_path, "up", "--data", folder, "--zones", "a,b")
@@ -118,7 +141,7 @@ def test_a_cluster_comes_up_is_shown_and_comes_back(tmp_path: Path) -> None:
     assert "which --zones cannot change; leave it out" in refused.sentence()
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_a_dump_gives_its_shape(tmp_path: Path) -> None:
     """Nodes and workloads of a dump come up, and what is different here is told in a table."""
     dump = tmp_path / "dump.yaml"
@@ -145,7 +168,7 @@ items:
     folder = tmp_path / "cluster"
     with running(folder, "-f", str(dump), "--pod-start", "10ms") as cluster:
         assert re.search(r"^z +1/1 ", cluster.page, re.MULTILINE), cluster.page
-        assert "Made anew from the dump: Event 1\n" in cluster.page
+        assert "Recreated from the dump: Event 1\n" in cluster.page
         assert re.search(r"^ServiceAccount +1 +is referred to", cluster.page, re.MULTILINE)
         assert re.search(
             r"^Service +1 +Service \"Bad Name\" is invalid", cluster.page, re.MULTILINE
@@ -154,7 +177,7 @@ items:
         assert cluster.stop()[0] == 0
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_empty_means_empty_and_alive(tmp_path: Path) -> None:
     """--empty starts everything but has no node and no workload."""
     folder = tmp_path / "cluster"
@@ -172,7 +195,7 @@ REFUSALS = {
     "a bad zone": (("--zones", "A"), '"A" cannot be a zone'),
     "a zone twice": (("--zones", "a,a"), "named twice"),
     "no nodes": (("--nodes-per-zone", "0"), "there must be 1 to 10000 nodes"),
-    "a bad cpu": (("--cpu", "many"), '"many" is no number of CPUs'),
+    "a bad cpu": (("--cpu", "many"), '"many" is not a number of CPUs'),
     "a bad time": (("--pod-start", "soon"), '"soon" is no'),
     "stages and a time": (("--stages", "x", "--pod-start", "1s"), "leave out --pod-start"),
     "no stages": (("--stages", "nowhere.yaml"), "cannot be read"),
@@ -182,7 +205,9 @@ REFUSALS = {
     "a lone speed": (("--speed", "2"), "give one with --scenario"),
     "no dump": (("-f", "nowhere.yaml"), "cannot read nowhere.yaml"),
     "no scenario": (("--scenario", "nowhere.yaml"), "cannot read the scenario"),
-    "a bad speed": (("--scenario", "SCENARIO", "--speed", "fast"), "is no speed"),
+    "another scenario": (("--scenario", "OTHER"), "steps[0].at must be text, not a number"),
+    "other stages": (("--stages", "OTHER"), "the file must be a list, not a mapping"),
+    "a bad speed": (("--scenario", "SCENARIO", "--speed", "fast"), "is not a speed"),
     "a scenario in a folder": (("--scenario", "SCENARIO", "--data", "x"), "leave out --data"),
     "a bad gate": (("--feature-gates", "Magic=true"), "Magic"),
 }
@@ -196,7 +221,10 @@ def test_refusals_are_one_sentence(
     scenario = tmp_path / "s.yaml"
     scenario.write_text("steps: [{at: 0s}]")
     flags, says = REFUSALS[case]
-    chosen = [str(scenario) if flag == "SCENARIO" else flag for flag in flags]
+    other = tmp_path / "o.yaml"
+    other.write_text("steps: [{at: 3}]")
+    files = {"SCENARIO": str(scenario), "OTHER": str(other)}
+    chosen = [files.get(flag, flag) for flag in flags]
     found = here(capsys, "up", *chosen)
     assert found.code == 2
     assert says in found.err
@@ -234,8 +262,8 @@ def test_serving_other_machines_is_warned_of(capsys: pytest.CaptureFixture[str])
 class Broken:
     """A part with a fault."""
 
-    def __init__(self, means: Means) -> None:
-        del means
+    def __init__(self, context: ComponentContext) -> None:
+        del context
 
     async def run(self) -> None:
         """Fail."""
@@ -269,14 +297,14 @@ steps:
     assert found.code == 0, found.out
     assert "A small play." in found.out
     assert "  1:00  → fail node a-1" in found.out
-    assert "Everything came true." in found.out
+    assert "All expectations were met." in found.out
     file.write_text("workloads: []\nsteps: [{at: 0s, expect: nodes == 10, within: 1m}]")
     failed = here(capsys, "up", "--scenario", file, "--speed", "max")
     assert failed.code == 1
     assert "✗ nodes == 10, but it is 9" in failed.out
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_status_follows_a_cluster(tmp_path: Path) -> None:
     """-w prints the page again when it has changed, one JSON document per line for programs."""
     folder = tmp_path / "cluster"
@@ -303,9 +331,9 @@ def test_status_follows_a_cluster(tmp_path: Path) -> None:
 def _ask(folder: Path, method: str, path: str, body: bytes | None = None) -> Any:
     import asyncio
 
-    from zonewise.runtime.client import Client
-    from zonewise.runtime.cluster import load_config
-    from zonewise.runtime.transport import HttpsTransport
+    from zonewise.runtime.client.client import Client
+    from zonewise.runtime.client.transport import HttpsTransport
+    from zonewise.runtime.config.cluster import load_config
 
     async def ask() -> Any:
         async with Client(HttpsTransport(load_config(str(folder / "kubeconfig")))) as client:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tests.cli.program import apart, here
+from tests.cli.run_program import apart, here
 from tests.runtime.loopback import VERSION, closed_port, web, write_kubeconfig
 
 CLIENT = f"Client Version: {version('zonewise')}\n"

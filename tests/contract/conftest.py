@@ -75,7 +75,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
     different = [
         line
         for (asked, want), (_, got) in zip(recorded, said, strict=False)
-        if want != got
+        if want != got and not _worked_on(want, got)
         for line in (asked, *_differences(want, got, ""))
     ]
     if different or len(recorded) != len(said):
@@ -85,6 +85,16 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
             pytrace=False,
         )
     return outcome
+
+
+def _worked_on(want: Any, got: Any) -> bool:
+    """Whether all that differs is a version of a Namespace that a controller empties meanwhile."""
+    if not (isinstance(want, dict) and isinstance(got, dict)):
+        return False
+    obj = got.get("object") or {}
+    ends = obj.get("kind") == "Namespace" and "deletionTimestamp" in obj["metadata"]
+    known = {want.get("version"), got.get("version")} <= {"same", "newer"}
+    return ends and known and {**want, "version": ""} == {**got, "version": ""}
 
 
 def _differences(want: Any, got: Any, at: str) -> Iterator[str]:

@@ -21,8 +21,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from zonewise.runtime.cluster import load_config
-from zonewise.runtime.transport import HttpsTransport, Request, Response
+from zonewise.runtime.client.transport import HttpsTransport, Request, Response
+from zonewise.runtime.config.cluster import load_config
 
 Step = dict[str, Any]
 

@@ -31,7 +31,7 @@ PATCHES = {
     "strategic": "application/strategic-merge-patch+json",
     "apply": "application/apply-patch+yaml",
 }
-SECONDS = 20.0
+SECONDS = 60.0
 TIMES = frozenset(
     {
         "creationTimestamp",
@@ -291,6 +291,15 @@ class Api:
         """GET."""
         return self.ask("GET", path, **more)
 
+    def caught_up(self, path: str) -> None:
+        """Wait until what a server answers from memory is as new as the list of now.
+
+        Asked for version 0 or an older one, a busy real server may not know yet what it stored.
+        """
+        now = self.get(path, quiet=True).version
+        while self.get(path, resourceVersion=now, quiet=True).status != 200:
+            pass
+
     def create(self, path: str, body: Obj, **more: Any) -> Answer:
         """POST."""
         return self.ask("POST", path, body, **more)
@@ -371,7 +380,7 @@ class Api:
         meta = body.get("metadata") or {}
         version, uid = meta.get("resourceVersion"), meta.get("uid")
         said["object"] = self._object(body)
-        if version and uid:
+        if version and version.isdigit() and uid:
             said["version"] = self._relation(uid, int(version))
         elif meta.get("name"):
             said["version"] = "none"
@@ -406,7 +415,7 @@ class Api:
         if key in TIMES and isinstance(value, str):
             return "<time>"
         if key == "fieldsV1" and self.managed:
-            return sorted(_owned(value, ""))
+            return sorted(owned(value, ""))
         if key in CHOSEN and value and value not in ("None", ["None"]):
             return "<chosen>"
         if isinstance(value, dict):
@@ -434,12 +443,13 @@ class Api:
         return _MOMENT.sub("<time>", _UID.sub("<uid>", text))
 
 
-def _owned(fields: Obj, at: str) -> Iterator[str]:
+def owned(fields: Obj, at: str) -> Iterator[str]:
+    """The paths of fieldsV1 that somebody owns."""
     if at and (not fields or "." in fields):
         yield at
     for key, below in fields.items():
         if key != ".":
-            yield from _owned(below, f"{at}/{key}" if at else key)
+            yield from owned(below, f"{at}/{key}" if at else key)
 
 
 def _is_access(value: Any) -> bool:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from tests.contract.talking import Api
-from tests.contract.waiting import established, reached
+from tests.contract.waiting import established, reached, until
 
 Obj = dict[str, Any]
 SCHEMA: Obj = {
@@ -251,3 +252,183 @@ def test_end(api: Api) -> None:
         quiet=True,
     )
     reached(api, path, 404)
+
+
+APPROVED = "api-approved.kubernetes.io"
+APPROVALS: dict[str, str | None] = {
+    "missing": None,
+    "empty": "",
+    "link": "https://github.com/kubernetes/enhancements/pull/1111",
+    "path": "/pull/1111",
+    "excuse": "unapproved, it is a test",
+    "words": "surely",
+}
+
+
+@pytest.mark.parametrize("what", APPROVALS)
+@pytest.mark.parametrize("family", ["k8s.io", "kubernetes.io"])
+def test_approval(api: Api, what: str, family: str) -> None:
+    """A group of Kubernetes' own needs somebody's approval, or an excuse, and says which."""
+    group = f"{api.ns}.{family}"
+    schema = {"openAPIV3Schema": {"type": "object"}}
+    text = APPROVALS[what]
+    body: Obj = {
+        "metadata": {
+            "name": f"doors.{group}",
+            "annotations": {} if text is None else {APPROVED: text},
+        },
+        "spec": {
+            "group": group,
+            "scope": "Cluster",
+            "names": {"plural": "doors", "kind": "Door"},
+            "versions": [{"name": "v1", "served": True, "storage": True, "schema": schema}],
+        },
+    }
+    definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+    made = api.create(definitions, body)
+    assert (made.status == 201) == (what in {"link", "excuse"})
+    if made.status != 201:
+        api.note("message", made.body["message"])
+        return
+    own = f"{definitions}/doors.{group}"
+
+    def conditions(count: int) -> list[Obj]:
+        found: list[Obj] = []
+
+        def all_there() -> bool:
+            found[:] = api.get(own, quiet=True).body["status"].get("conditions") or []
+            return len([one for one in found if one["reason"] != "Installing"]) == count
+
+        until(all_there)
+        return sorted(found, key=lambda one: str(one["type"]))
+
+    api.note("conditions", conditions(3))
+    assert api.patch(own, {"metadata": {"annotations": {APPROVED: None}}}).status == 422
+    changed = {"metadata": {"annotations": {APPROVED: "unapproved, still"}}}
+    assert api.patch(own, changed, quiet=True).status == 200
+    until(lambda: "unapproved, still" in str(conditions(3)))
+    api.note("conditions", conditions(3))
+
+
+RULES = (
+    "self.metadata.name.size() < 5",
+    "self.metadata.name == 'x'",
+    "self.metadata.name.matches('^a+$')",
+    "!self.metadata.name.contains('x')",
+    "self.metadata.name.contains(self.metadata.name)",
+    "self.spec.n.contains(self.metadata.name)",
+    "self.metadata.name.split('.').size() < 4",
+    "self.metadata.name.lowerAscii() == 'a'",
+    "self.spec.l.all(x, x != self.metadata.name)",
+    "self.spec.l.exists(x, x.contains(self.metadata.name))",
+    "self.metadata.generateName.find('a') == 'a'",
+    "self.kind.matches('a')",
+    "self.apiVersion.contains(self.kind)",
+    "self.metadata.namespace == 'a'",
+    "self.inner.metadata.name.matches('^a')",
+    "self.inner.metadata.name.contains(self.metadata.name)",
+    "self.?spec.n == optional.none()",
+    "self.?spec.n == null",
+    "self.?spec.n != null",
+    "null == self.?spec.n",
+    "self.?spec.n.orValue('') == null",
+    "self.spec.?n.hasValue() || self.spec.?n == null",
+    "self.spec.n == null",
+    "self.spec.l == null",
+    "optional.of(1) == null",
+    "optional.none() == null",
+    "optional.of(1) == 1",
+    "self.?spec.n in [null]",
+    "self.?spec.?n != null ? true : false",
+    "self.spec == null",
+    "self.metadata != null",
+    "duration('1s') == null",
+    "timestamp('2020-01-01T00:00:00Z') == null",
+    "quantity('1') == null",
+    "ip('::1') == null",
+    "url('https://a.example') == null",
+    "[1] == null",
+    "{'a': 1} == null",
+    "type(1) == null",
+    "true == null",
+    "[optional.of(1), null] == []",
+    "true ? optional.of(1) == null : null == null",
+)
+METADATA: dict[str, Obj | None] = {
+    "without": None,
+    "plain": {"type": "object"},
+    "bounded": {
+        "type": "object",
+        "properties": {
+            "name": {"type": "string", "maxLength": 20},
+            "generateName": {"type": "string", "maxLength": 20},
+        },
+    },
+}
+
+
+@pytest.mark.parametrize("metadata", METADATA)
+def test_rules_of_every_object(api: Api, metadata: str) -> None:
+    """What rules say of names costs as much as the longest of them; null is no optional's value."""
+    text = {"type": "string", "maxLength": 10}
+    spec = {"n": text, "l": {"type": "array", "maxItems": 100, "items": text}}
+    inner = {
+        "type": "object",
+        "x-kubernetes-embedded-resource": True,
+        "x-kubernetes-preserve-unknown-fields": True,
+    }
+    properties: Obj = {"spec": {"type": "object", "properties": spec}, "inner": inner}
+    if METADATA[metadata] is not None:
+        properties["metadata"] = METADATA[metadata]
+    for rule in RULES:
+        schema = {
+            "type": "object",
+            "properties": properties,
+            "x-kubernetes-validations": [{"rule": rule}],
+        }
+        group = f"{api.ns}.example"
+        body: Obj = {
+            "metadata": {"name": f"doors.{group}"},
+            "spec": {
+                "group": group,
+                "scope": "Cluster",
+                "names": {"plural": "doors", "kind": "Door"},
+                "versions": [
+                    {
+                        "name": "v1",
+                        "served": True,
+                        "storage": True,
+                        "schema": {"openAPIV3Schema": schema},
+                    }
+                ],
+            },
+        }
+        definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+        made = api.create(definitions, body, quiet=True, dryRun="All")
+        api.note(rule, [made.status, made.causes])
+
+
+NULLS = (
+    "self.?spec.n == null",
+    "self.?spec.n != null",
+    "self.?spec.none == null",
+    "self.?spec.none != null",
+    "self.spec == null",
+    "self.spec != null",
+    "optional.none() == null",
+    "self.?spec.n in [null]",
+)
+
+
+def test_nulls(api: Api) -> None:
+    """Neither an optional that has a value nor one that has none is null."""
+    text = {"type": "string", "maxLength": 10}
+    rules = [{"rule": rule, "message": rule} for rule in NULLS]
+    schema = {
+        "type": "object",
+        "properties": {"spec": {"type": "object", "properties": {"n": text, "none": text}}},
+        "x-kubernetes-validations": rules,
+    }
+    path = define(api, schema={"openAPIV3Schema": schema})
+    answer = api.create(path, {**widget(api, "a"), "spec": {"n": "x"}})
+    api.note("message", answer.body["message"])

@@ -91,6 +91,7 @@ def test_read(api: Api, sample: Sample) -> None:
         mine = {"fieldSelector": f"metadata.name={obj['metadata']['name']}"}
     api.brief = True
     assert api.get(path).meta["uid"] == obj["metadata"]["uid"]
+    api.caught_up(here)
     api.get(path, resourceVersion="0")
     assert api.get(f"{path}-not").status == 404
     listed = api.get(here, **mine)

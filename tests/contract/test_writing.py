@@ -343,3 +343,48 @@ def test_dry_run_values(api: Api) -> None:
     api.get(f"{path}/a")
     api.create(path, {"metadata": {"name": "b"}}, fieldManager="x" * 129)
     api.patch(f"{path}/a", {}, fieldManager="bad\x01name")
+
+
+SCALES: list[Obj] = [
+    {"apiVersion": "apps/v1", "kind": "Deployment", "spec": {"replicas": 7}},
+    {"apiVersion": "apps/v1", "kind": "Scale", "spec": {"replicas": 7}},
+    {"apiVersion": "autoscaling/v2", "kind": "Scale", "spec": {"replicas": 7}},
+    {"apiVersion": "extensions/v1beta1", "kind": "Scale", "spec": {"replicas": 7}},
+    {"apiVersion": "v1", "kind": "Pod", "spec": {}},
+    {"apiVersion": "v1", "kind": "ConfigMap", "data": {"a": "b"}},
+    {"apiVersion": "made.up/v1", "kind": "Nonsense", "spec": {"replicas": 7}},
+    {"apiVersion": "autoscaling/v1", "kind": "HorizontalPodAutoscaler", "spec": {}},
+    {"kind": "Deployment", "spec": {"replicas": 7}},
+    {"kind": "Scale", "spec": {"replicas": 2}},
+    {"apiVersion": "autoscaling/v1", "spec": {"replicas": 3}},
+    {"apiVersion": "apps/v1", "spec": {"replicas": 7}},
+    {"apiVersion": "autoscaling/v1", "kind": "Scale", "spec": {"replicas": 4}},
+    {"spec": {"replicas": 5}},
+    {"spec": {"replicas": "x"}},
+    {},
+]
+
+
+def test_no_scale(api: Api) -> None:
+    """What is put to a scale must be one."""
+    path = f"{api.group('apps/v1')}/deployments"
+    spec = {"selector": SELECTOR, "template": TEMPLATE, "replicas": 1}
+    api.made(path, {"metadata": {"name": "a"}, "spec": spec}, quiet=True)
+    for body in SCALES:
+        answer = api.put(f"{path}/a/scale", {**body, "metadata": {"name": "a"}})
+        api.note("message", answer.body.get("message", ""))
+
+
+def test_versions_of_new_objects(api: Api) -> None:
+    """A new object has no version; one that is none, or of a dry run, is let pass."""
+    path = f"{api.core}/configmaps"
+    for number, version in enumerate(("7", "0", "no", "-1", "")):
+        body = {"metadata": {"name": f"a{number}", "resourceVersion": version}}
+        for query in ({"dryRun": "All"}, {}):
+            answer = api.create(path, body, quiet=True, **query)
+            kept = answer.body.get("metadata", {}).get("resourceVersion", "")
+            kept = kept if kept == version else "another"
+            api.note(f"{version} {query}", [answer.status, answer.body.get("message"), kept])
+    again = {"metadata": {"name": "a2", "resourceVersion": "7"}}
+    api.create(path, again, dryRun="All")
+    api.create(path, again)

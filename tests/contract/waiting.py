@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 from tests.contract.talking import SECONDS, Answer, Api
@@ -20,6 +21,14 @@ def established(api: Api, path: str) -> Obj:
         if any(one["type"] == "Established" and one["status"] == "True" for one in conditions):
             return answer.body
         assert time.monotonic() < deadline, answer.text
+        time.sleep(PAUSE)
+
+
+def until(holds: Callable[[], object]) -> None:
+    """Wait until something holds."""
+    deadline = time.monotonic() + SECONDS
+    while not holds():
+        assert time.monotonic() < deadline
         time.sleep(PAUSE)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from zonewise.api import LeanEndpointSlice, Node, Pod, Service, convert
-from zonewise.explain import Cluster, ServiceReport, Settings, explain_service
+from zonewise.explain import ReportedCluster, ReportSettings, ServiceReport, explain_service
 
 Item = dict[str, Any]
 AUTO = {"service.kubernetes.io/topology-mode": "Auto"}
@@ -122,12 +122,12 @@ def listed(items: Iterable[Item]) -> Item:
     return {"apiVersion": "v1", "kind": "List", "items": list(items)}
 
 
-def cluster(items: Iterable[Item], settings: Settings | None = None) -> Cluster:
+def cluster(items: Iterable[Item], settings: ReportSettings | None = None) -> ReportedCluster:
     """The cluster of a dump."""
     kinds: dict[str, list[Item]] = {"Node": [], "Service": [], "EndpointSlice": [], "Pod": []}
     for item in items:
         kinds[item["kind"]].append(item)
-    return Cluster(
+    return ReportedCluster(
         nodes=[convert(Node, item) for item in kinds["Node"]],
         services=[convert(Service, item) for item in kinds["Service"]],
         slices=[convert(LeanEndpointSlice, item) for item in kinds["EndpointSlice"]],
@@ -136,7 +136,7 @@ def cluster(items: Iterable[Item], settings: Settings | None = None) -> Cluster:
     )
 
 
-def explained(items: Iterable[Item], settings: Settings | None = None) -> ServiceReport:
+def explained(items: Iterable[Item], settings: ReportSettings | None = None) -> ServiceReport:
     """The report on the only Service of a dump."""
     made = cluster(items, settings)
     (only,) = made.services.values()

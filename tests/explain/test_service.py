@@ -17,7 +17,7 @@ from tests.explain.dumps import (
     service,
 )
 
-from zonewise.explain import Settings, explain_service
+from zonewise.explain import ReportSettings, explain_service
 from zonewise.topology import MissingCpu, MissingZone
 
 THREE = [node("n1", "a"), node("n2", "b"), node("n3", "c")]
@@ -126,7 +126,7 @@ def test_the_place_of_an_endpoint_is_its_nodes() -> None:
     assert [row["zone"] for row in told["endpoints"]] == ["a", "z"]
     bare = [node("n1"), *THREE[1:]]
     told = explained(
-        [*bare, service(), part(endpoints[:1])], Settings(missing_zone=MissingZone.SKIP_NODE)
+        [*bare, service(), part(endpoints[:1])], ReportSettings(missing_zone=MissingZone.SKIP_NODE)
     ).plain()
     assert told["reason"]["code"] == "EndpointWithoutZone"
 
@@ -204,11 +204,13 @@ def test_settings_of_the_controller() -> None:
     """What a node without CPU or zone means is a setting, as it is for the controller."""
     items = [*THREE, node("n4", "a", milli=0), service(), part(spread(2, 1, 1))]
     assert explained(items).primary.reason.code == "NodeWithoutCpu"
-    told = explained(items, Settings(missing_cpu=MissingCpu.EQUAL))
+    told = explained(items, ReportSettings(missing_cpu=MissingCpu.EQUAL))
     assert told.primary.decided.hinted
     items = [*THREE, node("n4"), service(), part(spread(1, 1, 1))]
     assert explained(items).primary.reason.message == "node n4 has no zone label"
-    assert explained(items, Settings(missing_zone=MissingZone.SKIP_NODE)).primary.decided.hinted
+    assert explained(
+        items, ReportSettings(missing_zone=MissingZone.SKIP_NODE)
+    ).primary.decided.hinted
 
 
 def test_nothing_there() -> None:
@@ -269,3 +271,43 @@ def test_headless_services_have_no_proxy() -> None:
     items = [*THREE, service(clusterIP="None"), part(spread(1, 1, 1))]
     (note,) = explained(items).notes
     assert "headless" in note
+
+
+def test_a_weighted_service_tells_weights_and_what_stock_proxies_do() -> None:
+    """``zoneWeights`` is the text as JSON, ``stock`` is for proxies that know hints only."""
+    mode = {"service.kubernetes.io/topology-mode": "zonewise.io/weighted"}
+    told = explained([*THREE, service(annotations=mode), part(spread(2, 1, 1))]).plain()
+    assert told["mode"] == "zonewise.io/weighted"
+    assert told["zoneWeights"].keys() == {"b", "c"}
+    assert told["stock"].keys() == {"inZone", "overload"}
+    assert told["stock"]["inZone"] == 0.611111
+    assert told["inZone"] > told["stock"]["inZone"]
+    assert told["inZone"] <= told["inZoneLimit"]
+
+
+def test_weights_on_the_slices_are_what_is_applied() -> None:
+    """``applied`` follows a text that proxies obey; a stranger's slice without one cancels it."""
+    mode = {"service.kubernetes.io/topology-mode": "zonewise.io/weighted"}
+    ours = part(spread(2, 1, 1), **{"managed-by": "endpointslice-controller.k8s.io"})
+    ours["metadata"]["annotations"] = {
+        "zonewise.io/zone-weights": '{"b":{"a":1,"b":2},"c":{"a":1,"c":2}}'
+    }
+    told = explained([*THREE, service(annotations=mode), ours]).plain()
+    assert told["applied"]["inZone"] == pytest.approx((1 + 0.5 + 0.5) / 3, abs=1e-6)
+    stranger = part(
+        [endpoint("10.9.9.9", "a", hints=["a"])], name="x", **{"managed-by": "somebody"}
+    )
+    told = explained([*THREE, service(annotations=mode), ours, stranger]).plain()
+    assert told["inZone"] == told["stock"]["inZone"]
+    assert told["reason"]["code"] == "ForeignEndpoint"
+    assert "10.9.9.9" in told["reason"]["message"]
+
+
+def test_a_shared_service_counts_endpoints_per_zone_they_name() -> None:
+    """``assigned`` sums to more than the endpoints, since one may be for several zones."""
+    mode = {"service.kubernetes.io/topology-mode": "zonewise.io/shared"}
+    told = explained([*THREE, service(annotations=mode), part(spread(2, 1, 1))]).plain()
+    assert told["hinted"] is True
+    assert sum(zone["assigned"] for zone in told["zones"]) > 4
+    assert max(zone["overload"] for zone in told["zones"]) == told["overload"]
+    assert "zoneWeights" not in told

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cli.program import here
+from tests.cli.run_program import here
 from tests.explain.dumps import (
     Item,
     endpoint,
@@ -70,7 +70,7 @@ def test_lives_from_slices_alone() -> None:
             moved += sum(now[address] != hints[address] for address in now.keys() & hints.keys())
             theirs += step["upstream"]["moved"]
             hints = now
-    assert moved <= 0.23 * theirs
+    assert moved <= 0.25 * theirs
 
 
 def test_lives_from_pods() -> None:

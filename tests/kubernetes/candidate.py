@@ -20,14 +20,14 @@ from zonewise.api.errors import LeadershipLost
 from zonewise.api.meta import Key
 from zonewise.api.resource import Resource
 from zonewise.api.unstructured import unstructured
-from zonewise.runtime.cache import Cache
-from zonewise.runtime.client import Client
-from zonewise.runtime.cluster import load_config
-from zonewise.runtime.controller import Controller, own_key
-from zonewise.runtime.deadman import Deadman
-from zonewise.runtime.election import Election, LeaseTiming
-from zonewise.runtime.process import Process, run
-from zonewise.runtime.transport import HttpsTransport
+from zonewise.runtime.cache.cache import Cache
+from zonewise.runtime.client.client import Client
+from zonewise.runtime.client.transport import HttpsTransport
+from zonewise.runtime.config.cluster import load_config
+from zonewise.runtime.controller.controller import Controller, own_key
+from zonewise.runtime.election.deadman import Deadman
+from zonewise.runtime.election.election import Election, LeaseTiming
+from zonewise.runtime.process.process import Process, run
 
 ConfigMap = unstructured(Resource("", "v1", "ConfigMap", "configmaps"))
 LEASE = "zonewise-test"

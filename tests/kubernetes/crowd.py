@@ -16,11 +16,11 @@ from typing import Any
 from zonewise.api import EndpointSlice, Node, Pod, Service, convert
 from zonewise.api.errors import AlreadyExists, NotFound
 from zonewise.api.meta import Key
-from zonewise.runtime.client import Client
+from zonewise.runtime.client.client import Client
 from zonewise.traffic.slices import service_of
 
 ZONES = ("zone-a", "zone-b", "zone-c")
-AUTO = {"service.kubernetes.io/topology-mode": "Auto"}
+MODE = "service.kubernetes.io/topology-mode"
 NOW = {"gracePeriodSeconds": 0}
 PARALLEL = 16
 
@@ -34,6 +34,7 @@ class Crowd:
     rng: random.Random
     nodes: list[str] = field(default_factory=list)
     pods: dict[str, list[str]] = field(default_factory=dict)
+    mode: str = "Auto"
     events: int = 0
     _number: int = 0
 
@@ -62,7 +63,11 @@ class Crowd:
 
     async def _add_service(self, name: str) -> None:
         body = {
-            "metadata": {"name": name, "namespace": self.namespace, "annotations": AUTO},
+            "metadata": {
+                "name": name,
+                "namespace": self.namespace,
+                "annotations": {MODE: self.mode},
+            },
             "spec": {"selector": {"app": name}, "ports": [{"port": 80}]},
         }
         await self.client.create(convert(Service, body))

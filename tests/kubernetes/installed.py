@@ -12,27 +12,29 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import yaml
 from tests.kubernetes.crowd import Crowd
 
 from tools import realkube as real
 from zonewise.api import EndpointSlice, Namespace, Node, ObjectMeta, Pod, Service
-from zonewise.api.registration import (
+from zonewise.api.errors import NotFound
+from zonewise.api.objects.admissionregistration import (
     MutatingWebhookConfiguration,
     ValidatingWebhookConfiguration,
 )
-from zonewise.cli.deploy import Wanted, manifests
-from zonewise.cli.hintoptions import Role
-from zonewise.runtime.cache import Cache
-from zonewise.runtime.client import Client
-from zonewise.runtime.cluster import load_config
-from zonewise.runtime.transport import HttpsTransport
+from zonewise.install import Installation, manifests
+from zonewise.install.wanted import Budgets, Role
+from zonewise.runtime.cache.cache import Cache
+from zonewise.runtime.client.client import Client
+from zonewise.runtime.client.transport import HttpsTransport
+from zonewise.runtime.config.cluster import load_config
 
-PATHS = ((ValidatingWebhookConfiguration, "/services"), (MutatingWebhookConfiguration, "/hints"))
+CONFIGURATIONS = (ValidatingWebhookConfiguration, MutatingWebhookConfiguration)
 RIGHTS = ("Namespace", "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
 QUIET = 5.0
-PATIENCE = 60.0
+PATIENCE = 180.0
 
 
 @dataclass
@@ -43,6 +45,7 @@ class Installed:
     client: Client
     namespace: str
     role: Role = "adopt"
+    budgets: Budgets = "off"
     programs: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     @property
@@ -50,10 +53,15 @@ class Installed:
         """The user that the programs are."""
         return f"system:serviceaccount:{self.namespace}:zonewise"
 
+    @property
+    def asked(self) -> bool:
+        """Whether a webhook is needed."""
+        return self.role == "adopt" or self.budgets != "off"
+
     async def apply(self, *flags: str) -> None:
         """Put the printed manifests onto the cluster, and run what the role needs."""
         await asyncio.to_thread(self._kubectl, "apply", "--server-side")
-        if self.role == "adopt":
+        if self.asked:
             await self.start("webhook", "--listen", "127.0.0.1:0", "--host", "127.0.0.1")
         await self.lead("controller", *flags)
 
@@ -69,12 +77,19 @@ class Installed:
         await asyncio.to_thread(self._kubectl, "delete", "--wait=false", "--ignore-not-found")
 
     def _kubectl(self, *words: str) -> None:
-        objects = manifests(Wanted(role=self.role, version="test", namespace=self.namespace))
-        if self.role != "adopt":
+        objects = manifests(
+            Installation(
+                role=self.role, version="test", namespace=self.namespace, budgets=self.budgets
+            )
+        )
+        if not self.asked:
             # Webhooks that nobody answers would only hold up who writes Services.
             objects = [one for one in objects if one["kind"] in RIGHTS]
+        if words[0] == "delete":
+            # All installations on one control plane share the definitions.
+            objects = [one for one in objects if one["kind"] != "CustomResourceDefinition"]
         told = self.plane.kubectl(*words, "-f", "-", stdin=yaml.safe_dump_all(objects))
-        assert words[0] != "apply" or told.stderr == ""
+        assert words[0] != "apply" or told.stderr == "", told.stderr
 
     async def _kubeconfig(self) -> Path:
         answer = await self.client.raw(
@@ -93,13 +108,23 @@ class Installed:
         kubeconfig = await self._kubeconfig()
         arguments = ("--metrics-listen", "127.0.0.1:0", "-n", self.namespace, *flags)
         log = self._log(name)
-        command = (name.partition("-")[0], "--endpointslices", self.role)
+        command = (
+            *(name.partition("-")[0], "--endpointslices", self.role),
+            *("--budgets", self.budgets),
+        )
         program = await asyncio.to_thread(_program, log, command, kubeconfig, *arguments)
         self.programs[name] = program
         if name == "webhook":
             served = await self.heard(name, "webhooks are served")
-            await self._lead_to(served["port"])
+            await self.lead_to(served["port"])
             await self.heard(name, "a certificate is served")
+
+    async def another_webhook(self, name: str) -> int:
+        """Run one more webhook, and give its port."""
+        await self.start(name, "--listen", "127.0.0.1:0", "--host", "127.0.0.1")
+        served = await self.heard(name, "webhooks are served")
+        await self.heard(name, "a certificate is served")
+        return int(served["port"])
 
     def end(self, name: str) -> None:
         """End a program without a word."""
@@ -126,13 +151,23 @@ class Installed:
         await until(heard)
         return found[-1]
 
-    async def _lead_to(self, port: int) -> None:
-        for cls, path in PATHS:
-            place = "/webhooks/0/clientConfig"
-            found: Any = await self.client.get(cls, "zonewise")
-            here = {"op": "add", "path": f"{place}/url", "value": f"https://127.0.0.1:{port}{path}"}
-            gone = {"op": "remove", "path": f"{place}/service"}
-            change = [here] if found.webhooks[0].client_config.url else [here, gone]
+    async def lead_to(self, port: int) -> None:
+        """Have the API server call its webhooks at a port."""
+        for cls in CONFIGURATIONS:
+            resource = cls.resource
+            try:
+                found = (await self.client.raw("GET", resource.path(name="zonewise"))).json()
+            except NotFound:
+                continue
+            change = []
+            for index, hook in enumerate(found["webhooks"]):
+                place = f"/webhooks/{index}/clientConfig"
+                said = hook["clientConfig"]
+                path = said["service"]["path"] if "service" in said else urlsplit(said["url"]).path
+                url = f"https://127.0.0.1:{port}{path}"
+                change.append({"op": "add", "path": f"{place}/url", "value": url})
+                if "service" in said:
+                    change.append({"op": "remove", "path": f"{place}/service"})
             await self.client.patch(cls, "zonewise", None, change, kind="json")
 
 

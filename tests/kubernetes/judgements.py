@@ -1,8 +1,9 @@
 """What the real server says of schemas, rules and values of custom resources.
 
-``tests/api/judged/*.json`` hold cases and its verdicts: a schema, a value of it, and the causes for
-which the definition or else the object was refused, each as reason and path below the case. Tests
-without a cluster hold our code to them; ``test_judgements.py`` asks the real server again.
+``tests/machinery/crd/judged/*.json`` hold cases and its verdicts: a schema, a value of it, and the
+causes for which the definition or else the object was refused, each as reason and path below the
+case. Tests without a cluster hold our code to them; ``test_judgements.py`` asks the real server
+again.
 
 ``python -m tests.kubernetes.judgements FILE`` records the verdicts of one file anew.
 """
@@ -16,11 +17,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.kubernetes.asking import Answer, RealServer
+from tests.kubernetes.real_server import Answer, RealServer
 
 from tools import realkube
 
-FOLDER = Path(__file__).parents[1] / "api" / "judged"
+FOLDER = Path(__file__).parents[1] / "machinery" / "crd" / "judged"
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 BEFORE = "spec.validation.openAPIV3Schema.properties[spec].properties"
 Verdict = dict[str, Any]

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from zonewise.api import Node, Pod, Service, convert
-from zonewise.runtime.client import Client
+from zonewise.runtime.client.client import Client
 
 Obj = dict[str, Any]
 SINCE = "2026-01-02T03:04:05Z"

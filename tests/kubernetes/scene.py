@@ -18,17 +18,17 @@ from difflib import unified_diff
 from pathlib import Path
 from typing import Any
 
-from zonewise.api.core import Node
 from zonewise.api.meta import ObjectMeta
-from zonewise.embedded.crew import Crew
-from zonewise.embedded.kubelets import Kubelets
-from zonewise.runtime.client import Client
-from zonewise.runtime.cluster import load_config
-from zonewise.runtime.transport import HttpsTransport
+from zonewise.api.objects.core import Node
+from zonewise.components.kubelet import Kubelets
+from zonewise.runtime.client.client import Client
+from zonewise.runtime.client.transport import HttpsTransport
+from zonewise.runtime.config.cluster import load_config
+from zonewise.runtime.controller.components import ComponentGroup
 
 Obj = dict[str, Any]
 NODES = ("n1", "n2", "n3")
-PATIENCE = 90.0
+PATIENCE = 180.0
 CHANCE = "the object has been modified"
 """What a controller says when somebody else was quicker, which may be so or not."""
 
@@ -116,10 +116,10 @@ async def inhabited(kubeconfig: Path, *, kubelets: bool) -> AsyncIterator[None]:
     def connect(manager: str) -> Client:
         return Client(transport, field_manager=manager)
 
-    crew = Crew(connect, clock=time.time, rng=random.Random(1))
+    components = ComponentGroup(connect, clock=time.time, rng=random.Random(1))
     if kubelets:
-        crew.add("kubelets", Kubelets)
-    work = asyncio.create_task(crew.run())
+        components.add("kubelets", Kubelets)
+    work = asyncio.create_task(components.run())
     client = connect("test")
     try:
         for name in NODES:

@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from zonewise.api.errors import ApiError
-from zonewise.runtime.client import Client
-from zonewise.runtime.cluster import load_config
-from zonewise.runtime.transport import HttpsTransport
+from zonewise.runtime.client.client import Client
+from zonewise.runtime.client.transport import HttpsTransport
+from zonewise.runtime.config.cluster import load_config
 
 Obj = dict[str, Any]
 Scene = Callable[["Side"], Awaitable[Any]]
 
-PATIENCE = 60.0
+PATIENCE = 180.0
 POLL = 0.1
 GROUPS = {
     "pods": "/api/v1",

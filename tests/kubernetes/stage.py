@@ -21,14 +21,14 @@ import yaml
 
 from zonewise.api import Pod, ReplicaSet
 from zonewise.api.errors import ApiError, NotFound
-from zonewise.runtime.cache import Cache
-from zonewise.runtime.client import Client
+from zonewise.runtime.cache.cache import Cache
+from zonewise.runtime.client.client import Client
 
 Obj = dict[str, Any]
 T = TypeVar("T", Pod, ReplicaSet)
 
 ZONE = "topology.kubernetes.io/zone"
-PATIENCE = 90.0
+PATIENCE = 180.0
 QUIET = 1.5
 POLL = 0.25
 AT_ONCE = {"gracePeriodSeconds": 0, "propagationPolicy": "Background"}

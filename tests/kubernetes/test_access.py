@@ -12,19 +12,19 @@ from urllib.parse import urlsplit
 
 import pytest
 import yaml
-from tests.cli.program import apart
+from tests.cli.run_program import apart
 from tools.realkube import ControlPlane
 
 from zonewise.api.errors import Unauthorized
-from zonewise.runtime.client import Client
-from zonewise.runtime.cluster import (
+from zonewise.runtime.client.client import Client
+from zonewise.runtime.client.transport import HttpsTransport
+from zonewise.runtime.config.cluster import (
     ClusterConfig,
     Impersonation,
     in_cluster_config,
     load_config,
 )
-from zonewise.runtime.kubeconfig import Kubeconfig
-from zonewise.runtime.transport import HttpsTransport
+from zonewise.runtime.config.kubeconfig import Kubeconfig
 
 pytestmark = pytest.mark.real
 

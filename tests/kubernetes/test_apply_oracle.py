@@ -16,19 +16,26 @@ from functools import partial
 from typing import Any
 
 import pytest
-from tests.kubernetes.asking import APPLY_PATCH, JSON, JSON_PATCH, MERGE_PATCH, Answer, RealServer
 from tests.kubernetes.configurations import SUBJECTS, Config, Subject, some, words
 from tests.kubernetes.judgements import DEFINITIONS, definition_of
+from tests.kubernetes.real_server import (
+    APPLY_PATCH,
+    JSON,
+    JSON_PATCH,
+    MERGE_PATCH,
+    Answer,
+    RealServer,
+)
 from tools.realkube import ControlPlane
 
-from zonewise.api.apply import applied
-from zonewise.api.custom import prepared
-from zonewise.api.definitions import OBJECT_META, Definitions
 from zonewise.api.errors import Conflict
-from zonewise.api.managed import Write, decode, encode, updated
-from zonewise.api.resets import reset_of
-from zonewise.api.schema import Type
-from zonewise.api.structural import type_of
+from zonewise.machinery.crd.custom import prepared
+from zonewise.machinery.crd.structural import type_of
+from zonewise.machinery.fields.apply import applied
+from zonewise.machinery.fields.managed_fields import Write, decode, encode, updated
+from zonewise.machinery.fields.reset_fields import reset_of
+from zonewise.machinery.schema.definitions import OBJECT_META, Definitions
+from zonewise.machinery.schema.types import Type
 
 pytestmark = pytest.mark.real
 

@@ -10,10 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import lightkube
 import pytest
-from lightkube.models.meta_v1 import ObjectMeta
-from lightkube.resources.core_v1 import ConfigMap
 from tests.contract.embedded import embedded
 
 pytestmark = [
@@ -21,8 +18,6 @@ pytestmark = [
     # These libraries leave sockets to the garbage collector; that is not ours to judge.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
-
-kubernetes: Any = import_module("kubernetes")  # has no types worth the name
 
 OPERATOR = """
 import kopf
@@ -74,7 +69,13 @@ def kubeconfig() -> Iterator[Path]:
         yield path
 
 
-def test_official_client(kubeconfig: Path) -> None:
+@pytest.fixture
+def kubernetes() -> Any:
+    """The official client, imported late: `make test` collects this file without it."""
+    return import_module("kubernetes")
+
+
+def test_official_client(kubernetes: Any, kubeconfig: Path) -> None:
     """The official Python client lists, watches and patches."""
     client = kubernetes.config.new_client_from_config(str(kubeconfig))
     core = kubernetes.client.CoreV1Api(client)
@@ -104,6 +105,10 @@ def test_official_client(kubeconfig: Path) -> None:
 
 def test_lightkube(kubeconfig: Path) -> None:
     """lightkube creates, applies, lists and deletes."""
+    import lightkube
+    from lightkube.models.meta_v1 import ObjectMeta
+    from lightkube.resources.core_v1 import ConfigMap
+
     config = lightkube.KubeConfig.from_file(kubeconfig)
     client = lightkube.Client(config=config, field_manager="lightkube")
     meta = ObjectMeta(name="light", namespace="default", labels={"by": "lightkube"})
@@ -115,7 +120,7 @@ def test_lightkube(kubeconfig: Path) -> None:
     client.delete(ConfigMap, "light", namespace="default")
 
 
-def test_kopf_runs_an_operator(kubeconfig: Path, tmp_path: Path) -> None:
+def test_kopf_runs_an_operator(kubernetes: Any, kubeconfig: Path, tmp_path: Path) -> None:
     """An operator written with kopf serves a custom resource and finalizes it."""
     client = kubernetes.config.new_client_from_config(str(kubeconfig))
     definitions = kubernetes.client.ApiextensionsV1Api(client)

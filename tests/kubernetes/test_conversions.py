@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.api.test_conversions import BEHAVIOR, CPU, METRICS, TARGET
+from tests.machinery.decoding.test_conversions import BEHAVIOR, CPU, METRICS, TARGET
 from tools.tables.generation import connect, start
 from tools.tables.server import Server
 
 from tools import realkube as real
-from zonewise.api.conversions import WAYS
+from zonewise.machinery.decoding.conversions import WAYS
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 
 EVENTS = ("/api/v1/namespaces/default/events", "/apis/events.k8s.io/v1/namespaces/default/events")
 SCALERS = tuple(

@@ -25,10 +25,10 @@ import pytest
 from tests.kubernetes.candidate import TIMING
 
 from tools import realkube as real
-from zonewise.api.times import parse
-from zonewise.runtime.deadman import EXIT_CODE
+from zonewise.api.values.times import parse
+from zonewise.runtime.election.deadman import EXIT_CODE
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 
 OBJECTS = 40
 ROUNDS = 4

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from tests.kubernetes.asking import RealServer
 from tests.kubernetes.judgements import load, verdicts
+from tests.kubernetes.real_server import RealServer
 from tools.realkube import ControlPlane
 
 pytestmark = pytest.mark.real

@@ -49,7 +49,7 @@ def kubectl(kubeconfig: Path, real_binaries: real.Binaries, tmp_path: Path) -> K
             input=stdin,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=180,
             check=False,
         )
         assert (done.returncode != 0) is fails, done.stderr or done.stdout
@@ -123,7 +123,7 @@ def test_change_commands(kubectl: Kubectl) -> None:
     first = ".spec.template.spec.containers[0]"
     containers = f"jsonpath={{{first}.image}} {{{first}.imagePullPolicy}}"
     assert kubectl("get", "deployment", "shop", "-o", containers) == "shop:9 Always"
-    kubectl("wait", "--for=jsonpath={.spec.replicas}=5", "deployment/shop", "--timeout=10s")
+    kubectl("wait", "--for=jsonpath={.spec.replicas}=5", "deployment/shop", "--timeout=150s")
 
 
 def test_tables_and_descriptions(kubectl: Kubectl) -> None:
@@ -193,7 +193,7 @@ def test_deletion_cleans_up(kubectl: Kubectl) -> None:
     """delete waits for a namespace to go with all its content."""
     kubectl("create", "namespace", "short")
     kubectl("create", "configmap", "c", "-n", "short")
-    kubectl("delete", "namespace", "short", "--timeout=60s")
+    kubectl("delete", "namespace", "short", "--timeout=150s")
     assert "not found" in kubectl("get", "namespace", "short", fails=True)
 
 
@@ -232,7 +232,7 @@ WIDGET = "apiVersion: example.com/v1\nkind: Widget\nmetadata: {name: w}\nspec: {
 def test_custom_resources(kubectl: Kubectl) -> None:
     """A custom resource is applied, applied again with a change, and shows its columns."""
     kubectl("apply", "-f", "-", stdin=DEFINITION)
-    kubectl("wait", "--for=condition=Established", "crd/widgets.example.com", "--timeout=20s")
+    kubectl("wait", "--for=condition=Established", "crd/widgets.example.com", "--timeout=150s")
     assert "created" in kubectl("apply", "-f", "-", stdin=WIDGET % 2)
     assert "configured" in kubectl("apply", "-f", "-", stdin=WIDGET % 5)
     assert kubectl("get", "widgets", "--no-headers").split() == ["w", "5"]

@@ -13,10 +13,10 @@ from tests.contract.embedded import embedded
 
 from tools import realkube as real
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 
 Kubectl = Callable[..., str]
-WAIT = "--timeout=90s"
+WAIT = "--timeout=150s"
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def kubectl(
             input=stdin,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=180,
             check=False,
         )
         assert (done.returncode != 0) is fails, done.stderr + done.stdout

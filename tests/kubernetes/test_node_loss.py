@@ -18,21 +18,20 @@ import msgspec
 import pytest
 
 from tools import realkube as real
-from zonewise.api.core import Namespace, Node
-from zonewise.api.events import Event
 from zonewise.api.meta import ObjectMeta
-from zonewise.api.pod import Pod
+from zonewise.api.objects.core import Namespace, Node
+from zonewise.api.objects.events import Event
+from zonewise.api.objects.pod import Pod
 from zonewise.api.resource import Resource
 from zonewise.api.unstructured import unstructured
-from zonewise.embedded.crew import Crew
-from zonewise.embedded.kubelets import FAILED, Kubelets
-from zonewise.embedded.kubelets import Settings as KubeletSettings
-from zonewise.embedded.nodes import NodeLifecycle, PodCollector, TaintEviction
-from zonewise.embedded.nodes import Settings as NodeSettings
-from zonewise.embedded.server import ApiServer
-from zonewise.runtime.client import Client
-from zonewise.runtime.cluster import load_config
-from zonewise.runtime.transport import HttpsTransport
+from zonewise.apiserver.server import ApiServer
+from zonewise.components.kubelet import FAILED, Kubelets, KubeletSettings
+from zonewise.components.nodelifecycle import NodeLifecycle, PodCollector, TaintEviction
+from zonewise.components.nodelifecycle import NodeLifecycleSettings as NodeSettings
+from zonewise.runtime.client.client import Client
+from zonewise.runtime.client.transport import HttpsTransport
+from zonewise.runtime.config.cluster import load_config
+from zonewise.runtime.controller.components import ComponentGroup
 
 pytestmark = pytest.mark.real
 
@@ -40,7 +39,7 @@ FLAGS = ("--node-monitor-grace-period=6s", "--node-monitor-period=1s")
 GRACE = NodeSettings(grace=6.0, period=1.0)
 BEATS = KubeletSettings(heartbeat=1.0)
 PLACE = "node-loss"
-LIMIT = 60.0
+LIMIT = 180.0
 LOST = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 FORMER = "finished"
 
@@ -64,11 +63,11 @@ ServiceAccount = unstructured(Resource("", "v1", "ServiceAccount", "serviceaccou
 class Scene:
     """One cluster, and what it says."""
 
-    def __init__(self, client: Client, crew: Crew) -> None:
+    def __init__(self, client: Client, components: ComponentGroup) -> None:
         self.client = client
-        self.nodes = crew.cache.store(Node)
-        self.pods = crew.cache.store(Pod)
-        self.accounts = crew.cache.store(ServiceAccount)
+        self.nodes = components.cache.store(Node)
+        self.pods = components.cache.store(Pod)
+        self.accounts = components.cache.store(ServiceAccount)
 
     async def until(self, what: str, condition: Callable[[], bool]) -> None:
         try:
@@ -114,9 +113,14 @@ class Scene:
         }
         return {"nodes": nodes, "pods": pods}
 
-    async def reasons(self) -> set[tuple[str, ...]]:
-        """What events say of pods and nodes."""
-        events = await self.client.list(Event)
+    async def reasons(self, last: str) -> set[tuple[str, ...]]:
+        """What events say of pods and nodes, once the last of them is there."""
+        async with asyncio.timeout(LIMIT):
+            while True:
+                events = await self.client.list(Event)
+                if any(one.note == last for one in events):
+                    break
+                await asyncio.sleep(0.05)
         return {
             (one.regarding.kind, one.regarding.name, one.type, one.reason, one.note)
             for one in events
@@ -169,21 +173,21 @@ async def play(scene: Scene) -> list[Any]:
         ),
     )
     said.append(scene.said())
-    said.append(await scene.reasons())
+    said.append(await scene.reasons(f"Cancelling deletion of Pod {PLACE}/usual"))
     return said
 
 
 @asynccontextmanager
 async def crewed(connect: Callable[[str], Client], *, whole: bool) -> AsyncIterator[Scene]:
     """A cluster with kubelets, and if it is ours with those who watch over nodes."""
-    crew = Crew(connect, clock=time.time, rng=random.Random(1))
-    crew.add("kubelets", lambda means: Kubelets(means, BEATS))
+    components = ComponentGroup(connect, clock=time.time, rng=random.Random(1))
+    components.add("kubelets", lambda context: Kubelets(context, BEATS))
     if whole:
-        crew.add("node-controller", lambda means: NodeLifecycle(means, GRACE))
-        crew.add("taint-eviction-controller", TaintEviction)
-        crew.add("pod-garbage-collector", PodCollector)
-    scene = Scene(connect("play"), crew)
-    work = asyncio.create_task(crew.run())
+        components.add("node-controller", lambda context: NodeLifecycle(context, GRACE))
+        components.add("taint-eviction-controller", TaintEviction)
+        components.add("pod-garbage-collector", PodCollector)
+    scene = Scene(connect("play"), components)
+    work = asyncio.create_task(components.run())
     try:
         yield scene
     finally:

@@ -22,13 +22,13 @@ import pytest
 from tests.kubernetes.stage import Obj, Stage, load
 
 from tools import realkube as real
-from zonewise.embedded.crew import Crew
-from zonewise.embedded.kubelets import Kubelets, Settings
-from zonewise.runtime.client import Client
-from zonewise.runtime.cluster import load_config
-from zonewise.runtime.transport import HttpsTransport
+from zonewise.components.kubelet import Kubelets, KubeletSettings
+from zonewise.runtime.client.client import Client
+from zonewise.runtime.client.transport import HttpsTransport
+from zonewise.runtime.config.cluster import load_config
+from zonewise.runtime.controller.components import ComponentGroup
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 
 PLAYS = sorted((Path(__file__).parent / "plays").glob("*.yaml"))
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
@@ -77,13 +77,15 @@ async def acting(kubeconfig: Path, play: Obj, name: str, *, kubelets: bool) -> A
     def connect(manager: str) -> Client:
         return Client(transport, field_manager=manager)
 
-    crew = Crew(connect, clock=time.time, rng=random.Random(1))
+    components = ComponentGroup(connect, clock=time.time, rng=random.Random(1))
     if kubelets:
-        crew.add("kubelets", lambda means: Kubelets(means, Settings(heartbeat=HEARTBEAT)))
-    stage = Stage(connect("play"), crew.cache, name, exact=not kubelets)
-    work = asyncio.create_task(crew.run())
+        components.add(
+            "kubelets", lambda context: Kubelets(context, KubeletSettings(heartbeat=HEARTBEAT))
+        )
+    stage = Stage(connect("play"), components.cache, name, exact=not kubelets)
+    work = asyncio.create_task(components.run())
     try:
-        await crew.cache.synced()
+        await components.cache.synced()
         yield stage
         await stage.clear(play)
     finally:

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from tools import realkube as real
-from zonewise.api.core import Node, Service
 from zonewise.api.meta import ObjectMeta, ObjectReference
-from zonewise.runtime.client import Client
-from zonewise.runtime.cluster import load_config
-from zonewise.runtime.recorder import Recorder, RecorderLimits
-from zonewise.runtime.transport import HttpsTransport
+from zonewise.api.objects.core import Node, Service
+from zonewise.runtime.client.client import Client
+from zonewise.runtime.client.transport import HttpsTransport
+from zonewise.runtime.config.cluster import load_config
+from zonewise.runtime.controller.recorder import Recorder, RecorderLimits
 
 pytestmark = pytest.mark.real
 
@@ -41,7 +41,7 @@ async def test_the_server_accepts_every_kind_of_event(realapi: real.ControlPlane
         )
         recorder.event(node, reason="Gone", action="Drop", note="")
         recorder.event(odd, reason="Odd", action="Name", note="of a role")
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(180):
             await until_series(realapi)
         recorder.event(service, reason="Seen", action="Look", note="again and again")
         await recorder.close(within=10)

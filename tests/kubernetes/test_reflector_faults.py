@@ -20,20 +20,20 @@ import pytest
 from tests.kubernetes.breaking_proxy import BreakingProxy, Fault
 
 from tools import realkube as real
-from zonewise.api.coordination import Lease, LeaseSpec
-from zonewise.api.discovery import EndpointSlice
 from zonewise.api.errors import NotFound
 from zonewise.api.meta import Key
+from zonewise.api.objects.coordination import Lease, LeaseSpec
+from zonewise.api.objects.discovery import EndpointSlice
 from zonewise.api.resource import Resource
 from zonewise.api.unstructured import unstructured
-from zonewise.runtime.client import Client
-from zonewise.runtime.cluster import ClusterConfig, load_config
-from zonewise.runtime.reflector import Reflector
-from zonewise.runtime.store import Store
-from zonewise.runtime.transport import HttpsTransport
-from zonewise.runtime.watch import WatchOptions
+from zonewise.runtime.cache.reflector import Reflector
+from zonewise.runtime.cache.store import Store
+from zonewise.runtime.client.client import Client
+from zonewise.runtime.client.transport import HttpsTransport
+from zonewise.runtime.client.watch import WatchOptions
+from zonewise.runtime.config.cluster import ClusterConfig, load_config
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 
 NAMESPACE = "faults"
 ConfigMap = unstructured(Resource("", "v1", "ConfigMap", "configmaps"))

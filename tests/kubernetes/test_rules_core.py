@@ -1,4 +1,4 @@
-"""The tables of ``tests/embedded/rules`` put to a real API server: the embedded one says the same.
+"""The tables of ``tests/apiserver/strategy`` put to a real API server: both answer the same.
 
 The record of the real server's answers, which the ordinary tests use, is checked on the way; with
 ``ZONEWISE_RECORD=1`` it is written instead.
@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.embedded.rules import asked
-from tests.embedded.rules.asking import Obj, Send
+from tests.apiserver.strategy import case_tables
+from tests.apiserver.strategy.case_runner import Obj, Send
 from tools.realkube import ControlPlane
 
-from zonewise.embedded.call import parse_query
-from zonewise.runtime.cluster import load_config
-from zonewise.runtime.transport import HttpsTransport, Request
+from zonewise.apiserver.request.call import parse_query
+from zonewise.runtime.client.transport import HttpsTransport, Request
+from zonewise.runtime.config.cluster import load_config
 
 pytestmark = [
     pytest.mark.real,
@@ -28,7 +28,7 @@ pytestmark = [
 ]
 
 AS_JOE = {
-    "Impersonate-User": asked.JOE.name,
+    "Impersonate-User": case_tables.JOE.name,
     "Impersonate-Group": "devs",
 }
 
@@ -37,33 +37,35 @@ AS_JOE = {
 async def real(realapi: ControlPlane) -> AsyncIterator[HttpsTransport]:
     """Connections to a real server on which the cases' namespace is there."""
     transport = HttpsTransport(load_config(realapi.kubeconfig))
-    await asked.open_namespace(_send(transport))
+    await case_tables.open_namespace(_send(transport))
     yield transport
     await transport.close()
 
 
-@pytest.mark.parametrize("name", asked.TABLES)
+@pytest.mark.parametrize("name", case_tables.TABLES)
 async def test_table(name: str, real: HttpsTransport, tmp_path: Path) -> None:
     """Both servers give the same answers to a table, and those are the recorded ones."""
-    theirs = await asked.table_answers(_send(real), name)
-    server = await asked.embedded_server(tmp_path)
+    theirs = await case_tables.table_answers(_send(real), name)
+    server = await case_tables.embedded_server(tmp_path)
     try:
-        ours = await asked.table_answers(asked.embedded(server), name)
+        ours = await case_tables.table_answers(case_tables.embedded(server), name)
     finally:
         await server.close()
-    _record(name, asked.short(theirs))
+    _record(name, case_tables.short(theirs))
     assert {label: one for label, one in ours.items() if one != theirs[label]} == {}
 
 
 async def test_escalation(real: HttpsTransport, tmp_path: Path) -> None:
     """Both servers refuse and allow the same steps of somebody who holds little."""
-    theirs = await asked.story_answers(_send(real), _send(real, AS_JOE))
-    server = await asked.embedded_server(tmp_path)
+    theirs = await case_tables.story_answers(_send(real), _send(real, AS_JOE))
+    server = await case_tables.embedded_server(tmp_path)
     try:
-        ours = await asked.story_answers(asked.embedded(server), asked.embedded(server, asked.JOE))
+        ours = await case_tables.story_answers(
+            case_tables.embedded(server), case_tables.embedded(server, case_tables.JOE)
+        )
     finally:
         await server.close()
-    _record(asked.STORY, asked.short(theirs))
+    _record(case_tables.STORY, case_tables.short(theirs))
     assert ours == theirs
 
 
@@ -88,9 +90,9 @@ def _send(transport: HttpsTransport, more: dict[str, str] | None = None) -> Send
 
 
 def _record(name: str, answers: dict[str, list[Obj]]) -> None:
-    known = json.loads(asked.ANSWERS.read_text()) if asked.ANSWERS.exists() else {}
+    known = json.loads(case_tables.ANSWERS.read_text()) if case_tables.ANSWERS.exists() else {}
     if os.environ.get("ZONEWISE_RECORD"):
         text = json.dumps(known | {name: answers}, indent=0, sort_keys=True)
-        asked.ANSWERS.write_text(text + "\n")
+        case_tables.ANSWERS.write_text(text + "\n")
     else:
         assert known[name] == answers

@@ -7,9 +7,9 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 import pytest
-from tests.embedded.rules import recorded
-from tests.embedded.rules.cases import Ask, answer
-from tests.kubernetes.asking import RealServer
+from tests.apiserver.strategy import recorded_answers
+from tests.apiserver.strategy.cases import Ask, answer
+from tests.kubernetes.real_server import RealServer
 
 from tools import realkube as real
 
@@ -48,10 +48,10 @@ async def ask(plane: real.ControlPlane) -> AsyncIterator[Ask]:
 @pytest.mark.real
 async def test_recorded_answers_are_current(ask: Ask) -> None:
     """Asked again, the real server says about every case what was written down."""
-    known = recorded.load()
+    known = recorded_answers.load()
     wrong = {}
-    for case in recorded.CASES:
+    for case in recorded_answers.CASES:
         said = await answer(ask, case, NAMESPACE)
-        if recorded.short(said) != known[case.label]:
+        if recorded_answers.short(said) != known[case.label]:
             wrong[case.label] = (known[case.label], said)
     assert not wrong

@@ -17,7 +17,7 @@ from tests.scheduling.telling import told
 
 from tools import realkube as real
 from zonewise.api import Pod, convert
-from zonewise.scheduling import Decision
+from zonewise.scheduling import SchedulingDecision
 
 pytestmark = pytest.mark.real
 
@@ -32,6 +32,10 @@ PATHS = {
     "PersistentVolume": "/api/v1/persistentvolumes",
     "PersistentVolumeClaim": "/api/v1/namespaces/{}/persistentvolumeclaims",
     "StorageClass": "/apis/storage.k8s.io/v1/storageclasses",
+    "CSIDriver": "/apis/storage.k8s.io/v1/csidrivers",
+    "CSINode": "/apis/storage.k8s.io/v1/csinodes",
+    "CSIStorageCapacity": "/apis/storage.k8s.io/v1/namespaces/{}/csistoragecapacities",
+    "VolumeAttachment": "/apis/storage.k8s.io/v1/volumeattachments",
 }
 GONE_AT_ONCE = {"gracePeriodSeconds": 0}
 
@@ -87,7 +91,7 @@ def remove(plane: real.ControlPlane, obj: Obj) -> None:
 def waiting(plane: real.ControlPlane, situation: Situation) -> Obj:
     """The pod when the scheduler has said what it thinks."""
     path = f"{path_of(situation.pod)}/{situation.pod['metadata']['name']}"
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 180
     while time.monotonic() < deadline:
         pod: Obj = asked(plane, "GET", path)
         if pod["spec"].get("nodeName") or pod["status"].get("conditions"):
@@ -97,7 +101,7 @@ def waiting(plane: real.ControlPlane, situation: Situation) -> Obj:
     raise AssertionError("the scheduler said nothing")
 
 
-def ours(found: list[Obj], pod: Obj) -> list[Decision]:
+def ours(found: list[Obj], pod: Obj) -> list[SchedulingDecision]:
     """What our function says for many seeds."""
     return [told(found, seed).decide(convert(Pod, pod)) for seed in SEEDS]
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import pytest
-from tests.embedded.whole import settled, whole
+from tests.embedded.whole_cluster import settled, whole
 from tests.kubernetes.scene import Scene, inhabited
 
 from tools import realkube as real
 from zonewise.api import Pod
-from zonewise.embedded.shape import read, shape
-from zonewise.runtime import dump
+from zonewise.embedded.seed.dump_import import read, shape
+from zonewise.runtime.cache import dump
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 
 NAMESPACE = "shaped"
 WORKLOADS = """
@@ -79,7 +79,7 @@ async def test_a_real_cluster_lives_on(
         await scene.kubectl("create", "namespace", NAMESPACE)
         await scene.kubectl("apply", "-f", "-", stdin=WORKLOADS)
         for workload in ("deployment/web", "statefulset/store", "daemonset/agent"):
-            await scene.kubectl("rollout", "status", workload, "--timeout=60s")
+            await scene.kubectl("rollout", "status", workload, "--timeout=150s")
         text = await dumped(scene)
         pods = await scene.items("pods")
         await scene.kubectl("delete", "namespace", NAMESPACE)

@@ -19,12 +19,12 @@ from tests.kubernetes.test_hints import plans, versions
 
 from tools import realkube as real
 from zonewise.api import EndpointSlice, Namespace, ObjectMeta
-from zonewise.runtime.cache import Cache
-from zonewise.runtime.client import Client
-from zonewise.runtime.cluster import load_config
-from zonewise.runtime.transport import HttpsTransport
+from zonewise.runtime.cache.cache import Cache
+from zonewise.runtime.client.client import Client
+from zonewise.runtime.client.transport import HttpsTransport
+from zonewise.runtime.config.cluster import load_config
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 
 CONTROLLERS = ("serviceaccount-controller", "endpointslice-controller")
 NODES = {"n1": "zone-a", "n2": "zone-b", "n3": ""}

@@ -19,21 +19,21 @@ import pytest
 
 from tools import realkube as real
 from zonewise.api.errors import ApiError, Forbidden
-from zonewise.api.registration import (
+from zonewise.api.objects.admissionregistration import (
     MutatingWebhookConfiguration,
     ValidatingWebhookConfiguration,
 )
 from zonewise.api.resource import Resource
 from zonewise.api.unstructured import unstructured
-from zonewise.runtime.admission import AdmissionRequest, Allowed, Answer, Denied
-from zonewise.runtime.certificates import Certificates, RotationTiming
-from zonewise.runtime.client import Client
-from zonewise.runtime.cluster import load_config
-from zonewise.runtime.servercontext import ServerContext
-from zonewise.runtime.transport import HttpsTransport
-from zonewise.runtime.webhook import Desk, WebhookLimits, WebhookServer
+from zonewise.runtime.client.client import Client
+from zonewise.runtime.client.transport import HttpsTransport
+from zonewise.runtime.config.cluster import load_config
+from zonewise.runtime.webhook.admission import AdmissionRequest, Allowed, Answer, Denied
+from zonewise.runtime.webhook.certificates import Certificates, RotationTiming
+from zonewise.runtime.webhook.server import AdmissionDispatcher, WebhookLimits, WebhookServer
+from zonewise.runtime.webhook.server_context import ServerContext
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 
 ConfigMap = unstructured(Resource("", "v1", "ConfigMap", "configmaps"))
 Namespace = unstructured(Resource("", "v1", "Namespace", "namespaces"))
@@ -67,8 +67,10 @@ class Replica:
         self.tls = ServerContext()
         self.handshakes = 0
         self.tls.listening.sni_callback = self.hello
-        desk = Desk({"/label": label, "/judge": judge}, limits=WebhookLimits(calls=1))
-        self.server = WebhookServer(desk, tls=self.tls, listen="127.0.0.1:0")
+        dispatcher = AdmissionDispatcher(
+            {"/label": label, "/judge": judge}, limits=WebhookLimits(calls=1)
+        )
+        self.server = WebhookServer(dispatcher, tls=self.tls, listen="127.0.0.1:0")
         self.certificates = Certificates(
             client,
             secret="webhook-tls",
@@ -173,7 +175,7 @@ async def test_no_call_fails_while_certificates_rotate(realapi: real.ControlPlan
 
 async def _until_called(client: Client, namespace: str) -> None:
     """Wait until the API server has both configurations, with trust, and calls."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(180):
         while True:
             with contextlib.suppress(ApiError):
                 made = await client.create(ConfigMap(config_map("probe", namespace)), dry_run=True)

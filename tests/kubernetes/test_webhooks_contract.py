@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.contract.hooked import SITUATIONS, Situation
-from tests.contract.hooking import CA, Bench, Stranger
+from tests.contract.webhook_bench import CA, Bench, Stranger
+from tests.contract.webhook_cases import SITUATIONS, Situation
 from tests.runtime.loopback import server_tls, web
 from tools.realkube import ControlPlane
 
-from zonewise.embedded.server import ApiServer
+from zonewise.apiserver.server import ApiServer
 
 pytestmark = pytest.mark.real
 
@@ -23,7 +23,7 @@ async def notes(kubeconfig: Path, situation: Situation) -> list[Any]:
     """What a situation leaves in the notebook of a bench before this server."""
     stranger = Stranger()
     with web(stranger.answer, tls=server_tls(CA)) as listening:
-        namespace = f"hooked-{situation.__name__.replace('_', '-')}"
+        namespace = f"hooks-{situation.__name__.replace('_', '-')}"
         bench = Bench(kubeconfig, stranger, listening, namespace)
         await bench.open()
         try:

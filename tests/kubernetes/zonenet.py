@@ -21,8 +21,9 @@ from contextlib import suppress
 
 API = 6443
 PODS, SERVICES = "10.0.0.0/10", "10.96.0.0/12"
-HERE = "10.200.0.1"
+HERE, HERE_TOO = "10.200.0.1", "fd00:200::1"
 PATIENCE = 5.0
+AT_ONCE = 32
 
 
 def prepare() -> None:
@@ -30,6 +31,7 @@ def prepare() -> None:
     for words in (
         "link set lo up",
         f"addr add {HERE}/32 dev lo",
+        f"addr add {HERE_TOO}/128 dev lo",
         f"route add local {PODS} dev lo src {HERE}",
         f"route add local {SERVICES} dev lo src {HERE}",
     ):
@@ -59,10 +61,10 @@ async def answer(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
     writer.close()
 
 
-async def ask(address: str, port: int) -> str:
+async def ask(address: str, port: int, turn: asyncio.Semaphore) -> str:
     """Who answers at an address; why nobody does."""
     try:
-        async with asyncio.timeout(PATIENCE):
+        async with turn, asyncio.timeout(PATIENCE):
             reader, writer = await asyncio.open_connection(address, port)
             said = (await reader.read()).decode()
             writer.close()
@@ -89,8 +91,9 @@ async def main(socket: str) -> None:
     say("ready")
     while line := await asyncio.to_thread(sys.stdin.readline):
         address, port, count = line.split()
-        found = Counter([await ask(address, int(port)) for _ in range(int(count))])
-        say(json.dumps(found))
+        turn = asyncio.Semaphore(AT_ONCE)
+        asked = (ask(address, int(port), turn) for _ in range(int(count)))
+        say(json.dumps(Counter(await asyncio.gather(*asked))))
 
 
 if __name__ == "__main__":

@@ -11,13 +11,13 @@ import pytest
 from tools.realkube import ControlPlane
 from tools.realkube.kubelet import FakeKubelet, FakeNode, nodes_in
 
-from zonewise.api.core import Node, Taint
-from zonewise.api.discovery import EndpointSlice
 from zonewise.api.errors import NotFound
-from zonewise.api.pod import Pod
-from zonewise.runtime.client import Client
-from zonewise.runtime.cluster import load_config
-from zonewise.runtime.transport import HttpsTransport
+from zonewise.api.objects.core import Node, Taint
+from zonewise.api.objects.discovery import EndpointSlice
+from zonewise.api.objects.pod import Pod
+from zonewise.runtime.client.client import Client
+from zonewise.runtime.client.transport import HttpsTransport
+from zonewise.runtime.config.cluster import load_config
 
 POD_TEMPLATE: dict[str, Any] = {
     "metadata": {"labels": {"app": "web"}},

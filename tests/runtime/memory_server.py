@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from zonewise.api.errors import ConnectionFailed
-from zonewise.runtime.transport import Request, Response
+from zonewise.runtime.client.transport import Request, Response
 
 Fault = Callable[[Request], "Answered | Exception | None"]
 

@@ -16,10 +16,10 @@ from typing import Any
 import msgspec
 from tests.runtime.memory_server import Answered, refusal
 
-from zonewise.api import jsonpatch, mergepatch
 from zonewise.api.errors import ConnectionFailed
-from zonewise.runtime.client import Client
-from zonewise.runtime.transport import Request
+from zonewise.machinery.patch import jsonpatch, mergepatch
+from zonewise.runtime.client.client import Client
+from zonewise.runtime.client.transport import Request
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from tests.contract.embedded import embedded
 
-from zonewise.api.core import Node
 from zonewise.api.errors import AlreadyExists
 from zonewise.api.meta import ObjectMeta
+from zonewise.api.objects.core import Node
 from zonewise.api.resource import Resource
 from zonewise.api.unstructured import unstructured
 from zonewise.runtime import Client, HttpsTransport, load_config

@@ -218,6 +218,54 @@ def volume(
     }
 
 
+def driver(name: str) -> Obj:
+    """A CSI driver that tells how much room it has."""
+    return {
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "CSIDriver",
+        "metadata": {"name": name},
+        "spec": {"storageCapacity": True},
+    }
+
+
+def capacity(name: str, storage: str, zone: str, size: str, largest: str = "") -> Obj:
+    """How much room a class has in a zone."""
+    return {
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "CSIStorageCapacity",
+        "metadata": {"name": name, "namespace": "default"},
+        "storageClassName": storage,
+        "nodeTopology": {"matchLabels": {ZONE: zone}},
+        "capacity": size,
+        **({"maximumVolumeSize": largest} if largest else {}),
+    }
+
+
+def csi_node(name: str, driver: str, count: int) -> Obj:
+    """A node that can hold so many volumes of a driver."""
+    one = {"name": driver, "nodeID": name, "topologyKeys": [], "allocatable": {"count": count}}
+    return {
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "CSINode",
+        "metadata": {"name": name},
+        "spec": {"drivers": [one]},
+    }
+
+
+def attachment(name: str, node: str, volume: str) -> Obj:
+    """A volume that is attached to a node."""
+    return {
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "VolumeAttachment",
+        "metadata": {"name": name},
+        "spec": {
+            "attacher": "example.com",
+            "nodeName": node,
+            "source": {"persistentVolumeName": volume},
+        },
+    }
+
+
 def uses(*names: str) -> Obj:
     """The volumes of a pod that uses claims."""
     return {
@@ -530,6 +578,77 @@ SITUATIONS = [
             storage_class("now"),
             volume("v", "now", mode="ReadWriteOncePod"),
             claim("c", "now", volume="v", mode="ReadWriteOncePod"),
+        ],
+    ),
+    Situation(
+        "enough-storage-in-one-zone",
+        [THREE[0], node("n2", zone="b", unschedulable=True), THREE[2]],
+        pod("p", **uses("c")),
+        others=[
+            driver("example.com"),
+            storage_class("csi", waits=True, provisioner="example.com"),
+            claim("c", "csi"),
+            capacity("ca", "csi", "a", "512Mi"),
+            capacity("cb", "csi", "b", "2Gi"),
+            capacity("cc", "csi", "c", "4Gi", "1023Mi"),
+        ],
+    ),
+    Situation(
+        "not-enough-storage",
+        [*THREE, node("n4", zone="d")],
+        pod("p", **uses("c")),
+        others=[
+            driver("example.com"),
+            storage_class("csi", waits=True, provisioner="example.com"),
+            claim("c", "csi"),
+            capacity("ca", "csi", "a", "512Mi"),
+            capacity("cb", "other", "b", "2Gi"),
+            capacity("cc", "csi", "c", "4Gi", "1023Mi"),
+        ],
+    ),
+    Situation(
+        "storage-too-small-and-volume-elsewhere",
+        THREE[:2],
+        pod("p", **uses("c", "d")),
+        others=[
+            driver("example.com"),
+            storage_class("csi", waits=True, provisioner="example.com"),
+            claim("c", "csi"),
+            storage_class("now"),
+            volume("v", "now", host="n2"),
+            claim("d", "now", volume="v"),
+            capacity("ca", "csi", "a", "512Mi"),
+        ],
+    ),
+    Situation(
+        "too-many-volumes",
+        THREE[:2],
+        pod("p", **uses("d", "e")),
+        [pod("x", on="n1", **uses("c")), pod("y", on="n2", **uses("d"))],
+        [
+            storage_class("now"),
+            *(csi_node(name, "example.com", 2) for name in ("n1", "n2")),
+            *(volume(name, "now") for name in "vwxz"),
+            claim("c", "now", volume="v"),
+            claim("d", "now", volume="w"),
+            claim("e", "now", volume="x"),
+            attachment("a", "n2", "z"),
+            attachment("b", "n2", "w"),
+        ],
+    ),
+    Situation(
+        "volumes-there-already",
+        THREE[:2],
+        pod("p", **uses("c", "d")),
+        [pod("x", on="n1", **uses("c"))],
+        [
+            storage_class("now"),
+            csi_node("n1", "example.com", 2),
+            csi_node("n2", "example.com", 1),
+            volume("v", "now"),
+            volume("w", "now"),
+            claim("c", "now", volume="v"),
+            claim("d", "now", volume="w"),
         ],
     ),
 ]

@@ -7,6 +7,9 @@ from collections.abc import Iterable
 from tests.scheduling.situations import Obj
 
 from zonewise.api import (
+    CSIDriver,
+    CSINode,
+    CSIStorageCapacity,
     Namespace,
     Node,
     PersistentVolume,
@@ -16,20 +19,21 @@ from zonewise.api import (
     ReplicaSet,
     Service,
     StorageClass,
+    VolumeAttachment,
     convert,
 )
-from zonewise.scheduling import Cluster
+from zonewise.scheduling import SchedulerCluster
 
 
-def told(objects: Iterable[Obj], seed: int = 0) -> Cluster:
+def told(objects: Iterable[Obj], seed: int = 0) -> SchedulerCluster:
     """A cluster that was told these objects, in this order."""
-    cluster = Cluster(seed=seed)
+    cluster = SchedulerCluster(seed=seed)
     for obj in objects:
         tell(cluster, obj)
     return cluster
 
 
-def tell(cluster: Cluster, obj: Obj) -> None:
+def tell(cluster: SchedulerCluster, obj: Obj) -> None:
     """Tell an object."""
     match obj["kind"]:
         case "Node":
@@ -41,14 +45,22 @@ def tell(cluster: Cluster, obj: Obj) -> None:
         case "PodDisruptionBudget":
             cluster.set_budget(convert(PodDisruptionBudget, obj))
         case "PersistentVolumeClaim":
-            cluster.shelf.set_claim(convert(PersistentVolumeClaim, obj))
+            cluster.volume_cache.set_claim(convert(PersistentVolumeClaim, obj))
         case "PersistentVolume":
-            cluster.shelf.set_volume(convert(PersistentVolume, obj))
+            cluster.volume_cache.set_volume(convert(PersistentVolume, obj))
         case "StorageClass":
-            cluster.shelf.set_class(convert(StorageClass, obj))
+            cluster.volume_cache.set_class(convert(StorageClass, obj))
+        case "CSIDriver":
+            cluster.volume_cache.set_driver(convert(CSIDriver, obj))
+        case "CSIStorageCapacity":
+            cluster.volume_cache.set_capacity(convert(CSIStorageCapacity, obj))
+        case "CSINode":
+            cluster.set_csi_node(convert(CSINode, obj))
+        case "VolumeAttachment":
+            cluster.set_attachment(convert(VolumeAttachment, obj))
         case "Service":
             service = convert(Service, obj)
-            cluster.bonds.set_service(service.key, service.spec.selector)
+            cluster.default_spread.set_service(service.key, service.spec.selector)
         case "ReplicaSet":
             owner = convert(ReplicaSet, obj)
-            cluster.bonds.set_owner("ReplicaSet", owner.key, owner.spec.selector)
+            cluster.default_spread.set_owner("ReplicaSet", owner.key, owner.spec.selector)

@@ -14,7 +14,7 @@ from tests.scheduling.situations import HOST, ZONE, Obj, affinity, node, pod, pr
 from tests.scheduling.telling import tell, told
 
 from zonewise.api import Pod, convert
-from zonewise.scheduling import Cluster, Decision
+from zonewise.scheduling import SchedulerCluster, SchedulingDecision
 
 KEYS = st.sampled_from([ZONE, HOST, "rack"])
 APPS = st.sampled_from(["a", "b"])
@@ -109,7 +109,7 @@ class World:
         """It came or changed."""
         self.objects[obj["kind"], obj["metadata"]["name"]] = obj
 
-    def fresh(self) -> Cluster:
+    def fresh(self) -> SchedulerCluster:
         """A cluster that was told all of it."""
         return told([SPACE, *self.objects.values()])
 
@@ -126,7 +126,7 @@ def worlds(draw: st.DrawFn, size: int = 6) -> list[Obj]:
     return found
 
 
-def same(one: Decision, other: Decision) -> bool:
+def same(one: SchedulingDecision, other: SchedulingDecision) -> bool:
     """Whether two decisions say the same; the map of refusals has no order."""
     return one == other and dict(one.refusals) == dict(other.refusals)
 
@@ -153,7 +153,7 @@ def test_every_refusal_has_a_reason_of_every_node(objects: list[Obj], asking: li
         if decision.node:
             assert not decision.message and not decision.refusals
             continue
-        assert set(decision.refusals) == set(cluster.places)
+        assert set(decision.refusals) == set(cluster.node_infos)
         assert all(refusal.reasons for refusal in decision.refusals.values())
         counts = Counter(
             reason for refusal in decision.refusals.values() for reason in refusal.reasons
@@ -161,7 +161,7 @@ def test_every_refusal_has_a_reason_of_every_node(objects: list[Obj], asking: li
         for reason, count in counts.items():
             assert f"{count} {reason}" in decision.message
         assert [one.object for one in decision.reasons()] == [
-            f"Node/{name}" for name in sorted(cluster.places)
+            f"Node/{name}" for name in sorted(cluster.node_infos)
         ]
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zonewise.api import Node, convert
-from zonewise.topology import MissingCpu, MissingZone, Shares, Zone, shares_of
+from zonewise.topology import MissingCpu, MissingZone, Shares, ZoneShare, shares_of
 
 ROLE = "node-role.kubernetes.io/control-plane"
 OLD_ROLE = "node-role.kubernetes.io/master"
@@ -59,7 +59,7 @@ def test_cpu_of_all_nodes_of_a_zone_is_added_exactly() -> None:
     """Quantities in every spelling add up to thousandths of a core, without floats."""
     nodes = [node("n1", "a", "3920m"), node("n2", "a", 0.1), node("n3", "a", 2), node("n4", "b")]
     shares = shares_of(nodes)
-    assert shares.zones == (Zone("a", 3, 6020, 6020), Zone("b", 1, 4000, 4000))
+    assert shares.zones == (ZoneShare("a", 3, 6020, 6020), ZoneShare("b", 1, 4000, 4000))
     assert shares.total == 10020
 
 
@@ -163,7 +163,7 @@ def test_order_of_nodes_does_not_matter(order: list[int]) -> None:
 
 def test_zones_are_kept_by_name() -> None:
     """Shares are equal values whatever order their zones were given in."""
-    a, b = Zone("a", 1, 1000, 1000), Zone("b", 1, 2000, 2000)
+    a, b = ZoneShare("a", 1, 1000, 1000), ZoneShare("b", 1, 2000, 2000)
     assert Shares((b, a)) == Shares((a, b))
     assert list(Shares((b, a)).weights) == ["a", "b"]
     assert hash(Shares((b, a))) == hash(Shares((a, b)))

@@ -6,8 +6,18 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
-from zonewise.topology import Shares, Zone
-from zonewise.traffic import Decision, Limits, Mode, Previous, Snapshot, Target, Wish, decide
+from zonewise.topology import Shares, ZoneShare
+from zonewise.traffic import (
+    Flow,
+    HintDecision,
+    HintRequest,
+    Mode,
+    OverloadLimits,
+    Previous,
+    ServiceSnapshot,
+    TrafficEndpoint,
+    decide,
+)
 
 ZONES = "abcdefghij"
 NOTHING = Previous()
@@ -16,14 +26,14 @@ NOTHING = Previous()
 def shares(*cpu: int) -> Shares:
     """Zones a, b, c… with so many cores."""
     return Shares(
-        tuple(Zone(ZONES[n], 1, c * 1000, c * 1000) for n, c in enumerate(cpu)),
+        tuple(ZoneShare(ZONES[n], 1, c * 1000, c * 1000) for n, c in enumerate(cpu)),
     )
 
 
-def targets(*counts: int, start: int = 0) -> tuple[Target, ...]:
+def targets(*counts: int, start: int = 0) -> tuple[TrafficEndpoint, ...]:
     """So many ready endpoints in zones a, b, c…, named by their zone."""
     return tuple(
-        Target(f"{ZONES[n]}{start + i:04}", zone=ZONES[n], node=f"node-{ZONES[n]}")
+        TrafficEndpoint(f"{ZONES[n]}{start + i:04}", zone=ZONES[n], node=f"node-{ZONES[n]}")
         for n, count in enumerate(counts)
         for i in range(count)
     )
@@ -31,25 +41,44 @@ def targets(*counts: int, start: int = 0) -> tuple[Target, ...]:
 
 def snapshot(
     cpu: Sequence[int] | Shares,
-    endpoints: Sequence[int | Target],
+    endpoints: Sequence[int | TrafficEndpoint],
     *,
     mode: Mode = Mode.AUTO,
-    limits: Limits | None = None,
-) -> Snapshot:
+    limits: OverloadLimits | None = None,
+) -> ServiceSnapshot:
     """A Service in mode Auto, unless told otherwise."""
     known = cpu if isinstance(cpu, Shares) else shares(*cpu)
-    there: list[Target] = []
+    there: list[TrafficEndpoint] = []
     for n, entry in enumerate(endpoints):
         there += targets(*([0] * n), entry) if isinstance(entry, int) else [entry]
-    return Snapshot(Wish(mode, limits or Limits()), known, tuple(there))
+    return ServiceSnapshot(HintRequest(mode, limits or OverloadLimits()), known, tuple(there))
 
 
-def per_zone(decision: Decision) -> Mapping[str, int]:
+def per_zone(decision: HintDecision) -> Mapping[str, int]:
     """How many endpoints are for each zone."""
     return dict(Counter(zone for hint in decision.hints.values() for zone in hint.zones))
 
 
-def overloads(view: Snapshot, decision: Decision) -> dict[str, Fraction]:
+def weighted_flow(
+    rows: Mapping[str, Mapping[str, int]], own: Mapping[str, int], known: Shares
+) -> Flow | None:
+    """What weights do, by the book; None if a zone with a share has no endpoint of weight."""
+    loads = dict.fromkeys(own, Fraction(0))
+    stays = Fraction(0)
+    for zone in known.weights:
+        row = rows.get(zone, {zone: 1})
+        whole = sum(row.get(place, 0) * count for place, count in own.items())
+        if not whole:
+            return None
+        share = known.share(zone)
+        stays += share * row.get(zone, 0) * own.get(zone, 0) / whole
+        for place, count in own.items():
+            if count and place in row:
+                loads[place] += share * row[place] / whole
+    return Flow(stays, max(loads.values()) * sum(own.values()) - 1)
+
+
+def overloads(view: ServiceSnapshot, decision: HintDecision) -> dict[str, Fraction]:
     """The overload of each zone, by the book."""
     count = per_zone(decision)
     ready = sum(target.ready for target in view.targets)
@@ -61,7 +90,7 @@ def overloads(view: Snapshot, decision: Decision) -> dict[str, Fraction]:
     }
 
 
-def moved(decision: Decision, view: Snapshot) -> list[str]:
+def moved(decision: HintDecision, view: ServiceSnapshot) -> list[str]:
     """Endpoints that are for another zone than theirs."""
     return [
         target.name
@@ -70,12 +99,12 @@ def moved(decision: Decision, view: Snapshot) -> list[str]:
     ]
 
 
-def changed(before: Decision, after: Decision) -> list[str]:
+def changed(before: HintDecision, after: HintDecision) -> list[str]:
     """Endpoints that both decisions hint, differently."""
     both = before.hints.keys() & after.hints.keys()
     return sorted(name for name in both if before.hint(name) != after.hint(name))
 
 
-def fresh(view: Snapshot) -> Decision:
+def fresh(view: ServiceSnapshot) -> HintDecision:
     """The decision for a Service without hints."""
     return decide(view, NOTHING)

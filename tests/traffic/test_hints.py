@@ -22,23 +22,23 @@ from tests.traffic.clusters import (
 )
 
 from zonewise.api import FeatureGates, ObjectMeta, Reason, Service, ServiceSpec
-from zonewise.topology import Shares, Zone
+from zonewise.topology import Shares, ZoneShare
 from zonewise.traffic import (
     HINTED,
-    Decision,
     Hint,
-    Limits,
+    HintDecision,
+    HintRequest,
     Mode,
-    Place,
+    OverloadLimits,
     Previous,
-    Rule,
-    Snapshot,
-    Target,
-    Wish,
+    ProxyLocation,
+    RouteRule,
+    ServiceSnapshot,
+    TrafficEndpoint,
     decide,
+    hint_request_of,
     in_zone_limit,
     nearby,
-    wish_of,
     zone_rows,
 )
 
@@ -55,9 +55,11 @@ def service(
     return Service(metadata=meta, spec=known)
 
 
-def asked(wish: Wish, cpu: tuple[int, ...], endpoints: tuple[int, ...]) -> Decision:
+def asked(
+    hint_request: HintRequest, cpu: tuple[int, ...], endpoints: tuple[int, ...]
+) -> HintDecision:
     """The decision for a wish."""
-    return fresh(replace(snapshot(cpu, endpoints), wish=wish))
+    return fresh(replace(snapshot(cpu, endpoints), hint_request=hint_request))
 
 
 # KEP-2433, table of controller tests.
@@ -65,7 +67,7 @@ def asked(wish: Wish, cpu: tuple[int, ...], endpoints: tuple[int, ...]) -> Decis
 
 def test_prefer_zone_with_two_zones_is_hinted() -> None:
     """Gate on, PreferZone, two zones: hints."""
-    decision = asked(wish_of(service("PreferZone"), ON), (1, 1), (2, 2))
+    decision = asked(hint_request_of(service("PreferZone"), ON), (1, 1), (2, 2))
     assert decision.hinted
     assert decision.reason.code == HINTED
 
@@ -73,8 +75,10 @@ def test_prefer_zone_with_two_zones_is_hinted() -> None:
 def test_prefer_zone_with_one_zone_is_not() -> None:
     """Gate on, PreferZone, one zone: no hints, and the reason is the one zone."""
     reason = Reason(code="OneZone", message="all Ready nodes that count are in zone a")
-    one = Shares((Zone("a", 2, 2000, 2000),), reason)
-    decision = decide(Snapshot(wish_of(service("PreferZone"), ON), one, targets(4)), NOTHING)
+    one = Shares((ZoneShare("a", 2, 2000, 2000),), reason)
+    decision = decide(
+        ServiceSnapshot(hint_request_of(service("PreferZone"), ON), one, targets(4)), NOTHING
+    )
     assert not decision.hinted
     assert decision.hints == {}
     assert decision.reason.code == "OneZone"
@@ -92,8 +96,8 @@ def test_prefer_zone_with_one_zone_is_not() -> None:
 )
 def test_other_policies_and_gates(policy: str | None, gates: FeatureGates, code: str) -> None:
     """Without the gate or without PreferZone nothing is hinted, and existing hints go."""
-    wish = wish_of(service(policy), gates)
-    view = replace(snapshot((1, 1), (2, 2)), wish=wish)
+    hint_request = hint_request_of(service(policy), gates)
+    view = replace(snapshot((1, 1), (2, 2)), hint_request=hint_request)
     hinted = fresh(snapshot((1, 1), (2, 2)))
     decision = decide(view, hinted.after(view))
     assert (decision.hinted, decision.hints) == (False, {})
@@ -128,7 +132,7 @@ def test_node_removal_without_transition() -> None:
     before = snapshot((4, 4, 4), (4, 4, 4))
     first = fresh(before)
     after = snapshot((4, 4, 3), (4, 4, 4))
-    assert not Limits().crosses(after.shares, 12, per_zone(first), hinted=True)
+    assert not OverloadLimits().crosses(after.shares, first.counts(before.targets), hinted=True)
     assert decide(after, first.after(before)) == first
 
 
@@ -137,7 +141,7 @@ def test_node_removal_with_transition() -> None:
     before = snapshot((4, 4, 4), (4, 4, 4))
     first = fresh(before)
     after = snapshot((8, 4, 4), (4, 4, 4))
-    assert Limits().crosses(after.shares, 12, per_zone(first), hinted=True)
+    assert OverloadLimits().crosses(after.shares, first.counts(before.targets), hinted=True)
     second = decide(after, first.after(before))
     assert per_zone(second) == {"a": 6, "b": 3, "c": 3}
     assert len(changed(first, second)) == 2
@@ -190,21 +194,22 @@ def test_safeguard_3_a_node_tells_too_little() -> None:
     bad = replace(good, shares=Shares(good.shares.zones, reason))
     decision = decide(bad, fresh(good).after(good))
     assert (decision.hinted, decision.hints, decision.reason) == (False, {}, reason)
-    assert Limits().crosses(bad.shares, 4, {"a": 2, "b": 2}, hinted=True)
-    assert not Limits().crosses(bad.shares, 4, {}, hinted=False)
+    there = fresh(good).counts(good.targets)
+    assert OverloadLimits().crosses(bad.shares, there, hinted=True)
+    assert not OverloadLimits().crosses(bad.shares, decision.counts(bad.targets), hinted=False)
 
 
 def test_safeguard_4_an_endpoint_without_hint() -> None:
     """One ready endpoint without a hint: a proxy uses all."""
-    hinted = Target("x", hint=Hint(("a",)))
-    chosen = nearby([hinted, Target("y")], Place("a"))
-    assert (chosen.rule, len(chosen.targets)) == (Rule.PARTLY_HINTED, 2)
+    hinted = TrafficEndpoint("x", hint=Hint(("a",)))
+    chosen = nearby([hinted, TrafficEndpoint("y")], ProxyLocation("a"))
+    assert (chosen.rule, len(chosen.targets)) == (RouteRule.PARTLY_HINTED, 2)
 
 
 def test_safeguard_5_a_zone_without_hints() -> None:
     """No hint for this zone: a proxy uses all."""
-    chosen = nearby([Target("x", hint=Hint(("a",)))], Place("d"))
-    assert (chosen.rule, len(chosen.targets)) == (Rule.NOT_FOR_HERE, 1)
+    chosen = nearby([TrafficEndpoint("x", hint=Hint(("a",)))], ProxyLocation("d"))
+    assert (chosen.rule, len(chosen.targets)) == (RouteRule.NOT_FOR_HERE, 1)
 
 
 # Scenarios.
@@ -281,7 +286,7 @@ def test_exactly_twenty_percent_is_never_luck() -> None:
 def test_no_zone_is_left_empty() -> None:
     """A small zone gets its minimum from far away; where exactly 20 % is the best, nobody does."""
     assert not fresh(snapshot((1, 3, 6), (0, 2, 4))).hinted
-    allowed = snapshot((1, 3, 6), (0, 2, 4), limits=Limits(21, 30))
+    allowed = snapshot((1, 3, 6), (0, 2, 4), limits=OverloadLimits(21, 30))
     assert per_zone(fresh(allowed)) == {"a": 1, "b": 2, "c": 3}
     assert per_zone(fresh(snapshot((56, 56, 56, 12), (6, 6, 6, 0))))["d"] >= 1
 
@@ -303,11 +308,11 @@ def test_any_order_gives_the_same_bytes() -> None:
         zones, ends = list(view.shares.zones), list(view.targets)
         rng.shuffle(zones)
         rng.shuffle(ends)
-        decision = fresh(Snapshot(view.wish, Shares(tuple(zones)), tuple(ends)))
+        decision = fresh(ServiceSnapshot(view.hint_request, Shares(tuple(zones)), tuple(ends)))
         assert msgspec.json.encode(sorted_hints(decision)) == expected
 
 
-def sorted_hints(decision: Decision) -> list[tuple[str, tuple[str, ...]]]:
+def sorted_hints(decision: HintDecision) -> list[tuple[str, tuple[str, ...]]]:
     """Hints in one order."""
     return sorted((name, hint.zones) for name, hint in decision.hints.items())
 
@@ -324,15 +329,16 @@ def test_a_zone_below_its_minimum_is_corrected_by_one_move() -> None:
 def test_hints_appear_by_a_node_event_alone() -> None:
     """A Service without hints crosses the limit when new nodes make below 20 % reachable."""
     view = snapshot((1, 1, 1), (2, 1, 1))
-    assert not Limits().crosses(view.shares, 4, {}, hinted=False)
+    counts = fresh(view).counts(view.targets)
+    assert not OverloadLimits().crosses(view.shares, counts, hinted=False)
     grown = snapshot((2, 1, 1), (2, 1, 1))
-    assert Limits().crosses(grown.shares, 4, {}, hinted=False)
+    assert OverloadLimits().crosses(grown.shares, counts, hinted=False)
     assert decide(grown, fresh(view).after(view)).hinted
 
 
 def test_endpoints_in_a_zone_without_share_are_given_away() -> None:
     """Endpoints of a zone with only control-plane nodes serve zones that send traffic."""
-    view = Snapshot(Wish(Mode.AUTO), shares(1, 1), targets(2, 2, 2))
+    view = ServiceSnapshot(HintRequest(Mode.AUTO), shares(1, 1), targets(2, 2, 2))
     decision = fresh(view)
     assert per_zone(decision) == {"a": 3, "b": 3}
     assert decide(view, decision.after(view)) == decision
@@ -352,23 +358,38 @@ def test_hints_for_a_lost_zone_wait_for_it() -> None:
     assert changed(first, second) == ["c0000"]
 
 
+def test_endpoints_for_a_zone_that_was_renamed_serve_their_own() -> None:
+    """A zone that no node bears comes never back; one whose nodes are silent may."""
+    view = snapshot((1, 1), (10, 10))
+    was = {
+        target.name: Hint(("old",) if target.name in ("a0000", "a0001") else (target.zone,))
+        for target in view.targets
+    }
+    before = Previous(was, hinted=True)
+    assert per_zone(decide(view, before)) == {"a": 10, "b": 10}
+    waiting = replace(view, shares=replace(view.shares, silent=frozenset({"old"})))
+    assert per_zone(decide(waiting, before)) == {"a": 8, "b": 10, "old": 2}
+
+
 def test_an_endpoint_without_zone_is_named() -> None:
     """One ready endpoint without a zone: no hints; the reason names it and its node."""
-    view = snapshot((1, 1), [*targets(2, 2), Target("10.0.0.9", node="n3"), Target("z")])
+    view = snapshot(
+        (1, 1), [*targets(2, 2), TrafficEndpoint("10.0.0.9", node="n3"), TrafficEndpoint("z")]
+    )
     decision = decide(view, fresh(snapshot((1, 1), (2, 2))).after(view))
     assert (decision.hinted, decision.hints) == (False, {})
     assert decision.reason.object == "Node/n3"
     assert "10.0.0.9" in decision.reason.message
     assert "(and 1 more)" in decision.reason.message
-    nowhere = fresh(snapshot((1, 1), [*targets(2, 2), Target("10.0.0.9")]))
+    nowhere = fresh(snapshot((1, 1), [*targets(2, 2), TrafficEndpoint("10.0.0.9")]))
     assert nowhere.reason.object == "Endpoint/10.0.0.9"
 
 
 def test_endpoints_that_are_not_ready_do_not_count() -> None:
     """Not ready and terminating endpoints carry no hint and change no number."""
     view = snapshot((1, 1, 1), (1, 1, 1))
-    dying = Target("t", zone="a", ready=False, terminating=True)
-    waiting = Target("w", ready=False, serving=False)
+    dying = TrafficEndpoint("t", zone="a", ready=False, terminating=True)
+    waiting = TrafficEndpoint("w", ready=False, serving=False)
     more = replace(view, targets=(*view.targets, dying, waiting))
     assert fresh(more) == fresh(view)
 
@@ -376,14 +397,19 @@ def test_endpoints_that_are_not_ready_do_not_count() -> None:
 def test_nothing_is_ready() -> None:
     """Without ready endpoints there is nothing to hint and that is the reason."""
     assert (
-        fresh(snapshot((1, 1), [Target("t", zone="a", ready=False)])).reason.code == "NoEndpoints"
+        fresh(snapshot((1, 1), [TrafficEndpoint("t", zone="a", ready=False)])).reason.code
+        == "NoEndpoints"
     )
 
 
 def test_foreign_endpoints_that_cancel_hints_are_told() -> None:
     """An unhinted endpoint in somebody else's slice is warned about, one not ready is not."""
     view = snapshot((1, 1), (2, 2))
-    foreign = (Target("f", zone="a"), Target("g", ready=False), Target("h", hint=Hint(("a",))))
+    foreign = (
+        TrafficEndpoint("f", zone="a"),
+        TrafficEndpoint("g", ready=False),
+        TrafficEndpoint("h", hint=Hint(("a",))),
+    )
     decision = fresh(replace(view, foreign=foreign))
     assert decision.hinted
     assert [(w.code, w.object) for w in decision.warnings] == [("ForeignEndpoint", "Endpoint/f")]
@@ -401,7 +427,7 @@ def test_same_zone_knows_no_limits() -> None:
 
 def test_same_node_hints_zone_and_node() -> None:
     """Endpoints are for their node and zone; without a zone only for the node."""
-    view = snapshot((1, 1), [*targets(1, 1), Target("x", node="n9")], mode=Mode.SAME_NODE)
+    view = snapshot((1, 1), [*targets(1, 1), TrafficEndpoint("x", node="n9")], mode=Mode.SAME_NODE)
     decision = fresh(view)
     assert decision.hint("a0000") == Hint(("a",), ("node-a",))
     assert decision.hint("x") == Hint((), ("n9",))
@@ -411,7 +437,7 @@ def test_same_node_hints_zone_and_node() -> None:
 
 def test_same_zone_leaves_endpoints_without_zone_alone() -> None:
     """An endpoint without a zone has no hint, so proxies ignore hints, and the reason says so."""
-    view = snapshot((1, 1), [*targets(1, 1), Target("x", node="n9")], mode=Mode.SAME_ZONE)
+    view = snapshot((1, 1), [*targets(1, 1), TrafficEndpoint("x", node="n9")], mode=Mode.SAME_ZONE)
     decision = fresh(view)
     assert not decision.hinted
     assert set(decision.hints) == {"a0000", "b0000"}
@@ -452,9 +478,9 @@ def test_hints_for_several_zones_are_replaced() -> None:
 
 def test_limits_of_the_service_count() -> None:
     """40 % allowed: four endpoints in three equal zones are hinted; at 1 % not even seven."""
-    four = snapshot((1, 1, 1), (2, 1, 1), limits=Limits(40, 50))
+    four = snapshot((1, 1, 1), (2, 1, 1), limits=OverloadLimits(40, 50))
     assert fresh(four).hinted
-    assert not fresh(snapshot((1, 1, 1), (3, 2, 2), limits=Limits(1, 1))).hinted
+    assert not fresh(snapshot((1, 1, 1), (3, 2, 2), limits=OverloadLimits(1, 1))).hinted
 
 
 def test_rows_and_limit_for_reports() -> None:

@@ -8,7 +8,14 @@ import msgspec
 import pytest
 
 from zonewise.api import FeatureGates, ObjectMeta, ParseError, Service, ServiceSpec
-from zonewise.traffic import Limits, Mode, ShareNodes, Wish, all_local, wish_of
+from zonewise.traffic import (
+    HintRequest,
+    Mode,
+    OverloadLimits,
+    ShareNodes,
+    all_local,
+    hint_request_of,
+)
 
 OLD = "service.kubernetes.io/topology-aware-hints"
 NEW = "service.kubernetes.io/topology-mode"
@@ -24,11 +31,11 @@ def service(annotations: Mapping[str, str] | None = None, **spec: object) -> Ser
     )
 
 
-def code(wish: Wish) -> str:
+def code(hint_request: HintRequest) -> str:
     """Why nothing is hinted."""
-    assert wish.mode is Mode.OFF
-    assert wish.reason is not None
-    return wish.reason.code
+    assert hint_request.mode is Mode.OFF
+    assert hint_request.reason is not None
+    return hint_request.reason.code
 
 
 @pytest.mark.parametrize(
@@ -50,8 +57,8 @@ def code(wish: Wish) -> str:
 )
 def test_spellings(asked: Service, mode: Mode) -> None:
     """Every spelling of every source is understood, and annotations win over fields."""
-    wish = wish_of(asked, GATES)
-    assert (wish.mode, wish.reason) == (mode, None)
+    hint_request = hint_request_of(asked, GATES)
+    assert (hint_request.mode, hint_request.reason) == (mode, None)
 
 
 @pytest.mark.parametrize(
@@ -85,11 +92,11 @@ def test_spellings(asked: Service, mode: Mode) -> None:
 )
 def test_refusals(asked: Service, expected: str) -> None:
     """What excludes hints, or is not understood, gives none, and says which Service it was."""
-    wish = wish_of(asked, GATES)
-    assert code(wish) == expected
-    assert wish.reason is not None
-    assert wish.reason.object == "Service/x/s"
-    assert wish.reason.fix
+    hint_request = hint_request_of(asked, GATES)
+    assert code(hint_request) == expected
+    assert hint_request.reason is not None
+    assert hint_request.reason.object == "Service/x/s"
+    assert hint_request.reason.fix
 
 
 @pytest.mark.parametrize(
@@ -104,23 +111,27 @@ def test_refusals(asked: Service, expected: str) -> None:
 def test_one_path_that_is_not_local_is_enough(asked: Service) -> None:
     """Local on some paths only leaves the choice per path to the proxy."""
     assert not all_local(asked)
-    assert wish_of(asked, GATES).mode is Mode.AUTO
+    assert hint_request_of(asked, GATES).mode is Mode.AUTO
 
 
 def test_gates_guard_the_field_not_the_annotation() -> None:
     """Without its gate PreferZone asks for nothing; an annotation needs no gate."""
     off = FeatureGates({"TopologyAwareHints": False})
-    assert code(wish_of(service(traffic_policy="PreferZone"), off)) == "GateOff"
-    assert wish_of(service({NEW: "Auto"}, traffic_policy="PreferZone"), off).mode is Mode.AUTO
-    assert wish_of(service({OLD: "auto"}), off).mode is Mode.AUTO
+    assert code(hint_request_of(service(traffic_policy="PreferZone"), off)) == "GateOff"
+    assert (
+        hint_request_of(service({NEW: "Auto"}, traffic_policy="PreferZone"), off).mode is Mode.AUTO
+    )
+    assert hint_request_of(service({OLD: "auto"}), off).mode is Mode.AUTO
 
 
 def test_limits_of_the_annotation() -> None:
     """The annotation's limits are the wish's."""
-    assert wish_of(service({NEW: "Auto", OVERLOAD: "10%/15%"}), GATES).limits == Limits(10, 15)
-    assert wish_of(service({NEW: "Auto"}), GATES).limits == Limits(20, 30)
-    assert str(Limits(1, 100)) == "1%/100%"
-    assert Limits.parse(" 1%/100% ") == Limits(1, 100)
+    assert hint_request_of(
+        service({NEW: "Auto", OVERLOAD: "10%/15%"}), GATES
+    ).limits == OverloadLimits(10, 15)
+    assert hint_request_of(service({NEW: "Auto"}), GATES).limits == OverloadLimits(20, 30)
+    assert str(OverloadLimits(1, 100)) == "1%/100%"
+    assert OverloadLimits.parse(" 1%/100% ") == OverloadLimits(1, 100)
 
 
 @pytest.mark.parametrize(
@@ -130,12 +141,12 @@ def test_limits_of_the_annotation() -> None:
 def test_bad_limits(text: str) -> None:
     """Limits are two whole percentages, 1 ≤ add ≤ drop ≤ 100."""
     with pytest.raises(ParseError):
-        Limits.parse(text)
+        OverloadLimits.parse(text)
 
 
 def test_share_nodes() -> None:
     """Shares are made of all nodes unless a Service asks for those it tolerates."""
     key = "zonewise.io/share-nodes"
     asked = [service({NEW: "Auto"} | more) for more in ({}, {key: "all"}, {key: "tolerated"})]
-    modes = [wish_of(one, GATES).share_nodes for one in asked]
+    modes = [hint_request_of(one, GATES).share_nodes for one in asked]
     assert modes == [ShareNodes.ALL, ShareNodes.ALL, ShareNodes.TOLERATED]

@@ -13,26 +13,36 @@ from hypothesis import strategies as st
 from tests.traffic.clusters import NOTHING, fresh, overloads, per_zone, shares, snapshot
 
 from zonewise.topology import Shares
-from zonewise.traffic import Hint, Limits, Mode, Previous, Snapshot, Target, Wish, decide
-from zonewise.traffic.allocation import Placed, retain, spread
+from zonewise.traffic import (
+    Hint,
+    HintCounts,
+    HintRequest,
+    Mode,
+    OverloadLimits,
+    Previous,
+    ServiceSnapshot,
+    TrafficEndpoint,
+    decide,
+)
+from zonewise.traffic.allocation import ZonedEndpoint, retain, spread
 
 SMALL = st.lists(st.integers(1, 9), min_size=2, max_size=4)
 
 
 @st.composite
-def clusters(draw: st.DrawFn, most: int = 60) -> Snapshot:
+def clusters(draw: st.DrawFn, most: int = 60) -> ServiceSnapshot:
     """A cluster of two to five zones, endpoints also in places that send no traffic."""
     cpu = draw(st.lists(st.integers(1, 40), min_size=2, max_size=5))
     places = "abcdexy"[: len(cpu)] + "xy"
     zones = draw(st.lists(st.sampled_from(places), min_size=1, max_size=most))
     add = draw(st.integers(1, 60))
-    limits = Limits(add, draw(st.integers(add, 100)))
-    ends = tuple(Target(f"e{n:03}", zone=zone) for n, zone in enumerate(zones))
-    return Snapshot(Wish(Mode.AUTO, limits), shares(*cpu), ends)
+    limits = OverloadLimits(add, draw(st.integers(add, 100)))
+    ends = tuple(TrafficEndpoint(f"e{n:03}", zone=zone) for n, zone in enumerate(zones))
+    return ServiceSnapshot(HintRequest(Mode.AUTO, limits), shares(*cpu), ends)
 
 
 @st.composite
-def changes(draw: st.DrawFn) -> tuple[Snapshot, Previous]:
+def changes(draw: st.DrawFn) -> tuple[ServiceSnapshot, Previous]:
     """A cluster whose endpoints had hints, some good, some for a zone that is gone, some none."""
     view = draw(clusters())
     zones = [*view.shares.weights, "gone", ""]
@@ -54,11 +64,11 @@ def compositions(total: int, parts: int) -> Iterator[tuple[int, ...]]:
             yield (first, *rest)
 
 
-def best(view: Snapshot) -> tuple[Fraction, Fraction] | None:
+def best(view: ServiceSnapshot) -> tuple[Fraction, Fraction] | None:
     """In-zone and overload of the best of all assignments below the limit, by trying all."""
     there = Counter(target.zone for target in view.targets)
     count, zones = len(view.targets), list(view.shares.weights)
-    limit = Fraction(view.wish.limits.add, 100)
+    limit = Fraction(view.hint_request.limits.add, 100)
     found: list[tuple[Fraction, Fraction]] = []
     if count < len(zones):
         return None
@@ -72,7 +82,7 @@ def best(view: Snapshot) -> tuple[Fraction, Fraction] | None:
 
 
 @given(clusters(most=14))
-def test_fresh_hints_are_the_best_there_are(view: Snapshot) -> None:
+def test_fresh_hints_are_the_best_there_are(view: ServiceSnapshot) -> None:
     """No assignment below the limit keeps more in zone, nor as much with less overload."""
     decision, optimum = fresh(view), best(view)
     assert decision.hinted == (optimum is not None)
@@ -82,7 +92,7 @@ def test_fresh_hints_are_the_best_there_are(view: Snapshot) -> None:
 
 
 @given(changes())
-def test_limits_hold_whatever_was_before(case: tuple[Snapshot, Previous]) -> None:
+def test_limits_hold_whatever_was_before(case: tuple[ServiceSnapshot, Previous]) -> None:
     """Every ready endpoint has one hint, no zone is above the limit, or nothing is hinted."""
     view, previous = case
     decision = decide(view, previous)
@@ -91,7 +101,7 @@ def test_limits_hold_whatever_was_before(case: tuple[Snapshot, Previous]) -> Non
         assert int(decision.reason.numbers["needed"]) > len(view.targets)
         return
     assert decision.hints.keys() == {target.name for target in view.targets}
-    limits = view.wish.limits
+    limits = view.hint_request.limits
     worst = max(overloads(view, decision).values())
     assert worst <= Fraction(limits.drop, 100)
     if not previous.hinted:
@@ -100,7 +110,7 @@ def test_limits_hold_whatever_was_before(case: tuple[Snapshot, Previous]) -> Non
 
 
 @given(changes())
-def test_deciding_again_changes_nothing(case: tuple[Snapshot, Previous]) -> None:
+def test_deciding_again_changes_nothing(case: tuple[ServiceSnapshot, Previous]) -> None:
     """A decision that was written is what the next one finds and keeps."""
     view, previous = case
     decision = decide(view, previous)
@@ -108,34 +118,34 @@ def test_deciding_again_changes_nothing(case: tuple[Snapshot, Previous]) -> None
 
 
 @given(changes(), st.randoms(use_true_random=False))
-def test_order_never_matters(case: tuple[Snapshot, Previous], rng: Random) -> None:
+def test_order_never_matters(case: tuple[ServiceSnapshot, Previous], rng: Random) -> None:
     """Endpoints, zones and earlier hints in another order give the same decision."""
     view, previous = case
     ends, zones, hints = list(view.targets), list(view.shares.zones), list(previous.hints.items())
     rng.shuffle(ends)
     rng.shuffle(zones)
     rng.shuffle(hints)
-    other = Snapshot(view.wish, Shares(tuple(zones)), tuple(ends))
+    other = ServiceSnapshot(view.hint_request, Shares(tuple(zones)), tuple(ends))
     assert decide(other, Previous(dict(hints), previous.hinted)) == decide(view, previous)
 
 
 @given(changes())
-def test_judging_agrees_with_deciding(case: tuple[Snapshot, Previous]) -> None:
+def test_judging_agrees_with_deciding(case: tuple[ServiceSnapshot, Previous]) -> None:
     """If counts say that no limit is crossed, a decision changes no hint that is there."""
     view, previous = case
-    count, limits = len(view.targets), view.wish.limits
+    limits = view.hint_request.limits
     names = {target.name for target in view.targets}
     whole = previous.hinted and names == {n for n, h in previous.hints.items() if h}
     hints = previous.hints if whole else {}
-    counts = Counter(zone for hint in hints.values() for zone in hint.zones)
+    counts = HintCounts.of((t.zone, hints.get(t.name, Hint()).zones) for t in view.targets)
     previous = Previous(hints, whole)
-    crosses = limits.crosses(view.shares, count, counts, hinted=whole)
+    crosses = limits.crosses(view.shares, counts, hinted=whole)
     decision = decide(view, previous)
     assert (decision.hints != hints or decision.hinted != whole) == crosses
 
 
 def fewest_moves(
-    ends: Sequence[Placed], weights: Mapping[str, int], minimum: Mapping[str, int]
+    ends: Sequence[ZonedEndpoint], weights: Mapping[str, int], minimum: Mapping[str, int]
 ) -> int:
     """What all zones lack beyond what new endpoints bring."""
     have = Counter(end.before for end in ends)
@@ -144,12 +154,12 @@ def fewest_moves(
 
 
 @given(changes())
-def test_no_hint_moves_without_need(case: tuple[Snapshot, Previous]) -> None:
+def test_no_hint_moves_without_need(case: tuple[ServiceSnapshot, Previous]) -> None:
     """Moves are none within the limit and otherwise as many as zones lack, never more."""
     view, previous = case
-    limits, count = view.wish.limits, len(view.targets)
+    limits, count = view.hint_request.limits, len(view.targets)
     ends = [
-        Placed(t.name, t.zone, (previous.hints.get(t.name, Hint()).zones or ("",))[0])
+        ZonedEndpoint(t.name, t.zone, (previous.hints.get(t.name, Hint()).zones or ("",))[0])
         for t in view.targets
     ]
     keep, aim = limits.to_keep(view.shares, count), limits.to_add(view.shares, count)
@@ -169,7 +179,7 @@ def test_no_hint_moves_without_need(case: tuple[Snapshot, Previous]) -> None:
 
 
 @given(clusters())
-def test_written_hints_are_kept_where_they_fit(view: Snapshot) -> None:
+def test_written_hints_are_kept_where_they_fit(view: ServiceSnapshot) -> None:
     """Starting afresh over one's own hints gives the same hints."""
     decision = fresh(view)
     again = decide(view, replace(decision.after(view), hinted=False))
@@ -179,7 +189,7 @@ def test_written_hints_are_kept_where_they_fit(view: Snapshot) -> None:
 @given(SMALL, st.integers(1, 40), st.integers(1, 40))
 def test_minimum_is_the_smallest(cpu: list[int], count: int, limit: int) -> None:
     """One endpoint less than the minimum would break the limit; the minimum does not."""
-    limits, known = Limits(limit, limit), shares(*cpu)
+    limits, known = OverloadLimits(limit, limit), shares(*cpu)
     for zone, least in limits.to_add(known, count).items():
         load = known.share(zone) * count * 100
         assert load < least * (100 + limit)
@@ -202,7 +212,9 @@ def test_large_services(count: int, zones: int) -> None:
 
 def test_spread_gives_guests_to_the_zone_that_loses_least() -> None:
     """What sends no traffic and is not needed goes to one zone, the one it dilutes least."""
-    ends = [Placed(f"a{n}", "a") for n in range(8)] + [Placed(f"b{n}", "b") for n in range(2)]
-    ends += [Placed(f"x{n}", "x") for n in range(3)]
+    ends = [ZonedEndpoint(f"a{n}", "a") for n in range(8)] + [
+        ZonedEndpoint(f"b{n}", "b") for n in range(2)
+    ]
+    ends += [ZonedEndpoint(f"x{n}", "x") for n in range(3)]
     result = spread(ends, {"a": 8, "b": 2}, {"a": 8, "b": 2})
     assert Counter(result.values()) == {"a": 8, "b": 5}

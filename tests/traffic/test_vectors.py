@@ -19,11 +19,20 @@ import pytest
 from tests.traffic.clusters import NOTHING, fresh, overloads, per_zone
 
 from zonewise.api import Node, convert
-from zonewise.topology import Shares, Zone, shares_of
-from zonewise.traffic import Decision, Mode, Previous, Snapshot, Target, Wish, decide, flow
+from zonewise.topology import Shares, ZoneShare, shares_of
+from zonewise.traffic import (
+    HintDecision,
+    HintRequest,
+    Mode,
+    Previous,
+    ServiceSnapshot,
+    TrafficEndpoint,
+    decide,
+    flow,
+)
 
 VECTORS = Path(__file__).parents[1] / "vectors"
-WISH = Wish(Mode.AUTO)
+WISH = HintRequest(Mode.AUTO)
 ADD, DROP = Fraction(20, 100), Fraction(30, 100)
 ROUNDING = Fraction(2, 10**6)
 
@@ -34,14 +43,14 @@ def lines(name: str) -> Iterator[dict[str, Any]]:
         yield from map(json.loads, file)
 
 
-def cluster(row: dict[str, Any]) -> Snapshot:
+def cluster(row: dict[str, Any]) -> ServiceSnapshot:
     """One line of hints.jsonl."""
-    zones = tuple(Zone(name, 1, cpu, cpu) for name, cpu in row["cpu_milli"].items())
+    zones = tuple(ZoneShare(name, 1, cpu, cpu) for name, cpu in row["cpu_milli"].items())
     targets = tuple(
-        Target(f"10.0.{n >> 8}.{n & 255}", zone=zone)
+        TrafficEndpoint(f"10.0.{n >> 8}.{n & 255}", zone=zone)
         for n, zone in enumerate(row["endpoint_zones"])
     )
-    return Snapshot(WISH, Shares(zones), targets)
+    return ServiceSnapshot(WISH, Shares(zones), targets)
 
 
 def test_clusters_without_hints() -> None:
@@ -97,7 +106,7 @@ class Tally:
         return self.moved + self.dropped + self.added
 
 
-def state(step: dict[str, Any]) -> Snapshot:
+def state(step: dict[str, Any]) -> ServiceSnapshot:
     """One state of a life, its nodes read as a cluster gives them."""
     nodes = [
         convert(
@@ -117,7 +126,7 @@ def state(step: dict[str, Any]) -> Snapshot:
     ]
     zones = {node["name"]: node["zone"] for node in step["nodes"]}
     targets = tuple(
-        Target(
+        TrafficEndpoint(
             entry["address"],
             zone=zones.get(entry["node"], ""),
             node=entry["node"],
@@ -127,7 +136,7 @@ def state(step: dict[str, Any]) -> Snapshot:
         )
         for entry in step["endpoints"]
     )
-    return Snapshot(WISH, shares_of(nodes), targets)
+    return ServiceSnapshot(WISH, shares_of(nodes), targets)
 
 
 @cache
@@ -160,7 +169,7 @@ def lived() -> Tally:
 
 
 def faults(
-    view: Snapshot, decision: Decision, previous: Previous, step: dict[str, Any]
+    view: ServiceSnapshot, decision: HintDecision, previous: Previous, step: dict[str, Any]
 ) -> Iterator[str]:
     """What a decision may never do."""
     allowed = step["allowed"]
@@ -193,14 +202,15 @@ def test_lives_keep_the_limits() -> None:
 
 
 def test_lives_change_few_hints() -> None:
-    """Hints change at most 0.38 times as often as upstream's, and move 0.23 times as often."""
+    """Hints change at most 0.39 times as often as upstream's, and move 0.25 times as often."""
     tally = lived()
     assert 2000 < tally.theirs["moved"] < tally.theirs["changes"] < 3400
-    assert tally.changes <= 0.38 * tally.theirs["changes"]
-    assert tally.moved <= 0.23 * tally.theirs["moved"]
+    assert tally.changes <= 0.39 * tally.theirs["changes"]
+    assert tally.moved <= 0.25 * tally.theirs["moved"]
 
 
 def test_lives_keep_traffic_in_zone() -> None:
-    """The mean in-zone part is at least 0.03 above upstream's."""
+    """The mean in-zone part is at least 0.05 above upstream's, and 0.81."""
     tally = lived()
-    assert float(tally.in_zone) >= tally.theirs["in_zone"] + 0.03 * tally.steps
+    assert float(tally.in_zone) >= tally.theirs["in_zone"] + 0.05 * tally.steps
+    assert tally.in_zone >= Fraction(81, 100) * tally.steps

@@ -9,13 +9,14 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.embedded.living import living, until
+from tests.embedded.virtual_cluster import until, virtual_cluster
 from tests.explain.dumps import AUTO, Item, endpoint, node, part, service
 
-from zonewise.api import EndpointSlice, Node, Service, convert, jsonpatch
-from zonewise.api.selector import parse
-from zonewise.runtime.admission import AdmissionRequest, Allowed, UserInfo
-from zonewise.runtime.cache import Cache
+from zonewise.api import EndpointSlice, Node, Service, convert
+from zonewise.api.values.selector import parse
+from zonewise.machinery.patch import jsonpatch
+from zonewise.runtime.cache.cache import Cache
+from zonewise.runtime.webhook.admission import AdmissionRequest, Allowed, UserInfo
 from zonewise.webhook import HintInjection, InjectionSettings
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
@@ -39,7 +40,7 @@ async def injection(
     *items: Item, settings: InjectionSettings | None = None
 ) -> AsyncIterator[HintInjection]:
     """The handler over a cluster of three equal zones with these objects."""
-    async with living({}) as cluster:
+    async with virtual_cluster({}) as cluster:
         for item in [node(f"n-{zone}", zone) for zone in "abc"]:
             made = await cluster.client.create(convert(Node, item))
             body = {"status": item["status"]}
@@ -162,7 +163,7 @@ async def test_shares_that_depend_on_pods() -> None:
 
 async def test_nodes_change() -> None:
     """Shares follow the nodes that count; what else happens to a node costs nothing."""
-    async with living({}) as cluster:
+    async with virtual_cluster({}) as cluster:
         handler = HintInjection(cache := Cache(cluster.client))
         work = asyncio.create_task(cache.run())
         await cache.synced()

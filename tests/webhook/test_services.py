@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from tests.explain.dumps import AUTO, service
 
-from zonewise.runtime.admission import AdmissionRequest, Allowed, Denied
+from zonewise.runtime.webhook.admission import AdmissionRequest, Allowed, Denied
 from zonewise.webhook import validate_service
 
 WRONG = {"service.kubernetes.io/topology-mode": "AUTO"}
@@ -32,10 +32,22 @@ async def test_a_mode_nobody_knows() -> None:
     assert (answer.code, answer.status) == (422, "Invalid")
     assert str(answer.why) == (
         'Service "web" is invalid: metadata.annotations[service.kubernetes.io/topology-mode]: '
-        'Unsupported value: "AUTO": supported values: "Auto", "Disabled"'
+        'Unsupported value: "AUTO": supported values: "Auto", "Disabled", "zonewise.io/shared",'
+        ' "zonewise.io/weighted"'
     )
     again = request(service(annotations=WRONG | {"a": "b"}), service(annotations=WRONG))
     assert isinstance(await validate_service(again), Allowed)
+
+
+async def test_topology_keys_that_are_none() -> None:
+    """Keys in an annotation are judged as those in the field, all mistakes at once."""
+    place = "zonewise.io/topology-keys"
+    answer = await validate_service(request(service(annotations={place: "*, a b"})))
+    assert isinstance(answer, Denied)
+    assert (answer.code, answer.status) == (422, "Invalid")
+    assert str(answer.why).count(f"metadata.annotations[{place}]: Invalid value") == 2
+    right = {place: "kubernetes.io/hostname, example.com/rack, *"}
+    assert isinstance(await validate_service(request(service(annotations=right))), Allowed)
 
 
 async def test_everything_else() -> None:

@@ -94,9 +94,9 @@ async def attend(plane: ControlPlane, nodes: int, began: float) -> None:
 async def play(plane: ControlPlane, nodes: int, stack: contextlib.AsyncExitStack) -> None:
     """Bring nodes to life; only this part needs zonewise itself, a build does not."""
     from tools.realkube.kubelet import FakeKubelet, FakeNode
-    from zonewise.runtime.client import Client
-    from zonewise.runtime.cluster import load_config
-    from zonewise.runtime.transport import HttpsTransport
+    from zonewise.runtime.client.client import Client
+    from zonewise.runtime.client.transport import HttpsTransport
+    from zonewise.runtime.config.cluster import load_config
 
     client = Client(HttpsTransport(load_config(plane.kubeconfig)))
     await stack.enter_async_context(client)

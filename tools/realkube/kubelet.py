@@ -15,14 +15,14 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
-from zonewise.api.coordination import Lease
-from zonewise.api.core import Node, NodeSpec, NodeStatus, Taint
 from zonewise.api.errors import AlreadyExists, NotFound
 from zonewise.api.meta import ObjectMeta
-from zonewise.api.pod import Pod
-from zonewise.embedded.crew import Crew
-from zonewise.embedded.kubelets import Kubelets, Settings, default_stages, timed
-from zonewise.runtime.client import Client
+from zonewise.api.objects.coordination import Lease
+from zonewise.api.objects.core import Node, NodeSpec, NodeStatus, Taint
+from zonewise.api.objects.pod import Pod
+from zonewise.components.kubelet import Kubelets, KubeletSettings, default_stages, timed
+from zonewise.runtime.client.client import Client
+from zonewise.runtime.controller.components import ComponentGroup
 
 LEASES = "kube-node-lease"
 HEARTBEAT = 10.0
@@ -82,20 +82,20 @@ class FakeKubelet:
         self._client = client
         self._nodes = nodes
         stages = timed(default_stages(), start=starting, stop=stopping)
-        settings = Settings(stages=stages, heartbeat=heartbeat)
-        self._crew = Crew(self._connect, clock=clock, rng=random.Random())
-        self._crew.add("kubelets", lambda means: Kubelets(means, settings))
+        settings = KubeletSettings(stages=stages, heartbeat=heartbeat)
+        self._components = ComponentGroup(self._connect, clock=clock, rng=random.Random())
+        self._components.add("kubelets", lambda context: Kubelets(context, settings))
         self._missing = {node.name for node in nodes}
         self._alive = asyncio.Event()
         if not nodes:
             self._alive.set()
-        self._crew.cache.store(Node).on_change(self._changed)
+        self._components.cache.store(Node).on_change(self._changed)
         self._work: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
         try:
             await asyncio.gather(*map(self._register, self._nodes))
-            self._work = asyncio.create_task(self._crew.run())
+            self._work = asyncio.create_task(self._components.run())
             alive = asyncio.create_task(self._alive.wait())
             await asyncio.wait([alive, self._work], return_when=asyncio.FIRST_COMPLETED)
             alive.cancel()

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 from tools.tables.defaults import STORED, by_kind, collection, samples
 from tools.tables.server import Refused, Server
-from zonewise.api.definitions import Definitions
-from zonewise.api.kinds import KindRow
-from zonewise.api.schema import Type
+from zonewise.machinery.schema.definitions import Definitions
+from zonewise.machinery.schema.kinds import KindRow
+from zonewise.machinery.schema.types import Type
 
 TRIES = 3
 BOGUS = "Bogus"

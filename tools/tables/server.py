@@ -83,8 +83,14 @@ class Server:
         """The whole answer, whatever it is."""
         content = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
         headers = {**self._headers, "Accept": accept, "Content-Type": media}
-        self._connection.request(method, path, content, headers)
-        answer = self._connection.getresponse()
+        try:
+            self._connection.request(method, path, content, headers)
+            answer = self._connection.getresponse()
+        except (http.client.RemoteDisconnected, ConnectionResetError):
+            # Nothing was asked for a while, and the server hung up; the request was not taken.
+            self._connection.close()
+            self._connection.request(method, path, content, headers)
+            answer = self._connection.getresponse()
         text = answer.read()
         try:
             value = json.loads(text)

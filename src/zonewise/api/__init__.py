@@ -1,48 +1,13 @@
-"""The objects: lean typed Structs, quantities, selectors, patches, reasons, gates and errors.
+"""The objects: lean typed Structs, quantities, selectors, reasons, gates and errors.
 
 Everything here is a pure value or a pure function. Nothing does I/O, asks a clock or rolls dice.
 
-Functions that would all be called ``parse`` or ``apply`` stay in their modules, which are public::
+Functions that would all be called ``parse`` stay in their modules, which are public::
 
     quantity.value("100m")              selector.parse("app in (a,b)").matches(labels)
-    jsonpatch.apply(document, patch)    nodeselector.from_object(affinity.required)
-    times.parse(lease.spec.renew_time)  strategic.apply(document, patch, schema)
+    times.parse(lease.spec.renew_time)  nodeselector.from_object(affinity.required)
 """
 
-from zonewise.api import (
-    fieldselector,
-    jsonpatch,
-    labels,
-    mergepatch,
-    nodeselector,
-    quantity,
-    selector,
-    strategic,
-    times,
-)
-from zonewise.api.apps import (
-    DaemonSet,
-    DaemonSetSpec,
-    DaemonSetStatus,
-    DaemonSetStrategy,
-    Deployment,
-    DeploymentSpec,
-    DeploymentStatus,
-    DeploymentStrategy,
-    ReplicaSet,
-    ReplicaSetSpec,
-    ReplicaSetStatus,
-    RollingUpdateDaemonSet,
-    RollingUpdateDeployment,
-    RollingUpdateStatefulSet,
-    StatefulSet,
-    StatefulSetOrdinals,
-    StatefulSetRetention,
-    StatefulSetSpec,
-    StatefulSetStatus,
-    StatefulSetStrategy,
-    WorkloadCondition,
-)
 from zonewise.api.codec import (
     Decoder,
     Page,
@@ -52,44 +17,6 @@ from zonewise.api.codec import (
     encode,
     page_decoder,
     plain,
-)
-from zonewise.api.coordination import (
-    Lease,
-    LeaseSpec,
-)
-from zonewise.api.core import (
-    AttachedVolume,
-    ClientIPConfig,
-    LoadBalancerIngress,
-    LoadBalancerStatus,
-    Namespace,
-    NamespaceSpec,
-    NamespaceStatus,
-    Node,
-    NodeAddress,
-    NodeCondition,
-    NodeSelector,
-    NodeSelectorRequirement,
-    NodeSelectorTerm,
-    NodeSpec,
-    NodeStatus,
-    Service,
-    ServicePort,
-    ServiceSpec,
-    ServiceStatus,
-    SessionAffinityConfig,
-    Taint,
-)
-from zonewise.api.discovery import (
-    Endpoint,
-    EndpointConditions,
-    EndpointHints,
-    EndpointPort,
-    EndpointSlice,
-    ForNode,
-    ForZone,
-    LeanEndpoint,
-    LeanEndpointSlice,
 )
 from zonewise.api.errors import (
     AlreadyExists,
@@ -118,28 +45,6 @@ from zonewise.api.errors import (
     UnsupportedMediaType,
     ZonewiseError,
 )
-from zonewise.api.events import (
-    Event,
-    EventSeries,
-    EventSource,
-)
-from zonewise.api.extensions import (
-    CustomResourceConversion,
-    CustomResourceDefinition,
-    CustomResourceDefinitionNames,
-    CustomResourceDefinitionSpec,
-    CustomResourceDefinitionStatus,
-    CustomResourceDefinitionVersion,
-    CustomResourceSubresources,
-    CustomResourceValidation,
-    PrinterColumn,
-    ScaleSubresource,
-    SelectableField,
-)
-from zonewise.api.fieldselector import (
-    FieldSelector,
-    FieldTerm,
-)
 from zonewise.api.gates import (
     FeatureGates,
 )
@@ -156,12 +61,94 @@ from zonewise.api.meta import (
     OwnerReference,
     QuantityText,
 )
-from zonewise.api.nodeselector import (
-    NameCondition,
-    NodeTerm,
-    NodeTerms,
+from zonewise.api.objects.admissionregistration import (
+    MatchCondition,
+    MutatingWebhook,
+    MutatingWebhookConfiguration,
+    RuleWithOperations,
+    ServiceReference,
+    ValidatingWebhook,
+    ValidatingWebhookConfiguration,
+    WebhookClientConfig,
 )
-from zonewise.api.pod import (
+from zonewise.api.objects.apps import (
+    ControllerRevision,
+    DaemonSet,
+    DaemonSetSpec,
+    DaemonSetStatus,
+    DaemonSetStrategy,
+    Deployment,
+    DeploymentSpec,
+    DeploymentStatus,
+    DeploymentStrategy,
+    ReplicaSet,
+    ReplicaSetSpec,
+    ReplicaSetStatus,
+    ReplicationController,
+    ReplicationControllerSpec,
+    RollingUpdateDaemonSet,
+    RollingUpdateDeployment,
+    RollingUpdateStatefulSet,
+    StatefulSet,
+    StatefulSetOrdinals,
+    StatefulSetRetention,
+    StatefulSetSpec,
+    StatefulSetStatus,
+    StatefulSetStrategy,
+    WorkloadCondition,
+)
+from zonewise.api.objects.budgets import (
+    DisruptionLedger,
+    DomainRollout,
+    DomainStatus,
+    Grant,
+    TopologyDisruptionBudget,
+)
+from zonewise.api.objects.coordination import (
+    Lease,
+    LeaseSpec,
+)
+from zonewise.api.objects.core import (
+    AttachedVolume,
+    ClientIPConfig,
+    LoadBalancerIngress,
+    LoadBalancerStatus,
+    Namespace,
+    NamespaceSpec,
+    NamespaceStatus,
+    Node,
+    NodeAddress,
+    NodeCondition,
+    NodeSelector,
+    NodeSelectorRequirement,
+    NodeSelectorTerm,
+    NodeSpec,
+    NodeStatus,
+    Service,
+    ServicePort,
+    ServiceSpec,
+    ServiceStatus,
+    SessionAffinityConfig,
+    Taint,
+)
+from zonewise.api.objects.discovery import (
+    Endpoint,
+    EndpointConditions,
+    EndpointHints,
+    EndpointPort,
+    EndpointSlice,
+    ForNode,
+    ForZone,
+    LeanEndpoint,
+    LeanEndpointSlice,
+)
+from zonewise.api.objects.events import (
+    Event,
+    EventSeries,
+    EventSource,
+)
+from zonewise.api.objects.extensions import CustomResourceDefinition
+from zonewise.api.objects.pod import (
     Affinity,
     ClaimVolumeSource,
     Container,
@@ -192,43 +179,31 @@ from zonewise.api.pod import (
     Volume,
     WeightedPodAffinityTerm,
 )
-from zonewise.api.policy import (
+from zonewise.api.objects.policy import (
     PodDisruptionBudget,
     PodDisruptionBudgetSpec,
     PodDisruptionBudgetStatus,
 )
-from zonewise.api.quantity import (
-    Family,
-    Quantity,
+from zonewise.api.objects.snapshots import (
+    VolumeSnapshot,
+    VolumeSnapshotClass,
+    VolumeSnapshotContent,
+    VolumeSnapshotContentSource,
+    VolumeSnapshotContentSpec,
+    VolumeSnapshotContentStatus,
+    VolumeSnapshotError,
+    VolumeSnapshotSource,
+    VolumeSnapshotSpec,
+    VolumeSnapshotStatus,
 )
-from zonewise.api.reason import (
-    Reason,
-)
-from zonewise.api.registration import (
-    MatchCondition,
-    MutatingWebhook,
-    MutatingWebhookConfiguration,
-    RuleWithOperations,
-    ServiceReference,
-    ValidatingWebhook,
-    ValidatingWebhookConfiguration,
-    WebhookClientConfig,
-)
-from zonewise.api.resource import (
-    Resource,
-)
-from zonewise.api.selector import (
-    Operator,
-    Requirement,
-    Selector,
-)
-from zonewise.api.storage import (
+from zonewise.api.objects.storage import (
     CSIDriver,
     CSIDriverSpec,
     CSINode,
     CSINodeDriver,
     CSINodeSpec,
     CSIPersistentVolumeSource,
+    CSIStorageCapacity,
     PersistentVolume,
     PersistentVolumeClaim,
     PersistentVolumeClaimSpec,
@@ -242,12 +217,20 @@ from zonewise.api.storage import (
     TopologySelectorLabelRequirement,
     TopologySelectorTerm,
     TypedReference,
+    VolumeAttachment,
+    VolumeAttachmentSource,
+    VolumeAttachmentSpec,
+    VolumeAttachmentStatus,
+    VolumeError,
     VolumeNodeAffinity,
     VolumeNodeResources,
     VolumeResources,
 )
-from zonewise.api.strategic import (
-    PatchSchema,
+from zonewise.api.reason import (
+    Reason,
+)
+from zonewise.api.resource import (
+    Resource,
 )
 from zonewise.api.struct import (
     Struct,
@@ -256,6 +239,25 @@ from zonewise.api.struct import (
 from zonewise.api.unstructured import (
     Unstructured,
     unstructured,
+)
+from zonewise.api.values import fieldselector, labels, nodeselector, quantity, selector, times
+from zonewise.api.values.fieldselector import (
+    FieldSelector,
+    FieldTerm,
+)
+from zonewise.api.values.nodeselector import (
+    NameCondition,
+    NodeTerm,
+    NodeTerms,
+)
+from zonewise.api.values.quantity import (
+    Family,
+    Quantity,
+)
+from zonewise.api.values.selector import (
+    Operator,
+    Requirement,
+    Selector,
 )
 
 __all__ = [
@@ -270,6 +272,7 @@ __all__ = [
     "CSINodeDriver",
     "CSINodeSpec",
     "CSIPersistentVolumeSource",
+    "CSIStorageCapacity",
     "CSIVolumeSource",
     "ClaimVolumeSource",
     "ClientIPConfig",
@@ -284,14 +287,8 @@ __all__ = [
     "ContainerStateTerminated",
     "ContainerStateWaiting",
     "ContainerStatus",
-    "CustomResourceConversion",
+    "ControllerRevision",
     "CustomResourceDefinition",
-    "CustomResourceDefinitionNames",
-    "CustomResourceDefinitionSpec",
-    "CustomResourceDefinitionStatus",
-    "CustomResourceDefinitionVersion",
-    "CustomResourceSubresources",
-    "CustomResourceValidation",
     "DaemonSet",
     "DaemonSetSpec",
     "DaemonSetStatus",
@@ -301,6 +298,9 @@ __all__ = [
     "DeploymentSpec",
     "DeploymentStatus",
     "DeploymentStrategy",
+    "DisruptionLedger",
+    "DomainRollout",
+    "DomainStatus",
     "Endpoint",
     "EndpointConditions",
     "EndpointHints",
@@ -318,6 +318,7 @@ __all__ = [
     "ForZone",
     "Forbidden",
     "Gone",
+    "Grant",
     "HostIP",
     "IntOrString",
     "Invalid",
@@ -360,7 +361,6 @@ __all__ = [
     "Page",
     "ParseError",
     "PatchFailed",
-    "PatchSchema",
     "PersistentVolume",
     "PersistentVolumeClaim",
     "PersistentVolumeClaimSpec",
@@ -382,7 +382,6 @@ __all__ = [
     "PodStatus",
     "PodTemplateSpec",
     "PreferredSchedulingTerm",
-    "PrinterColumn",
     "ProtocolError",
     "Quantity",
     "QuantityText",
@@ -390,6 +389,8 @@ __all__ = [
     "ReplicaSet",
     "ReplicaSetSpec",
     "ReplicaSetStatus",
+    "ReplicationController",
+    "ReplicationControllerSpec",
     "Requirement",
     "Resource",
     "ResourceRequirements",
@@ -397,9 +398,7 @@ __all__ = [
     "RollingUpdateDeployment",
     "RollingUpdateStatefulSet",
     "RuleWithOperations",
-    "ScaleSubresource",
     "SecretReference",
-    "SelectableField",
     "Selector",
     "ServerError",
     "Service",
@@ -425,6 +424,7 @@ __all__ = [
     "Toleration",
     "TooLarge",
     "TooManyRequests",
+    "TopologyDisruptionBudget",
     "TopologySelectorLabelRequirement",
     "TopologySelectorTerm",
     "TopologySpreadConstraint",
@@ -435,9 +435,24 @@ __all__ = [
     "ValidatingWebhook",
     "ValidatingWebhookConfiguration",
     "Volume",
+    "VolumeAttachment",
+    "VolumeAttachmentSource",
+    "VolumeAttachmentSpec",
+    "VolumeAttachmentStatus",
+    "VolumeError",
     "VolumeNodeAffinity",
     "VolumeNodeResources",
     "VolumeResources",
+    "VolumeSnapshot",
+    "VolumeSnapshotClass",
+    "VolumeSnapshotContent",
+    "VolumeSnapshotContentSource",
+    "VolumeSnapshotContentSpec",
+    "VolumeSnapshotContentStatus",
+    "VolumeSnapshotError",
+    "VolumeSnapshotSource",
+    "VolumeSnapshotSpec",
+    "VolumeSnapshotStatus",
     "WebhookClientConfig",
     "WeightedPodAffinityTerm",
     "WorkloadCondition",
@@ -448,15 +463,12 @@ __all__ = [
     "encode",
     "field",
     "fieldselector",
-    "jsonpatch",
     "labels",
-    "mergepatch",
     "nodeselector",
     "page_decoder",
     "plain",
     "quantity",
     "selector",
-    "strategic",
     "times",
     "unstructured",
 ]

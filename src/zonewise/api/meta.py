@@ -1,7 +1,7 @@
 """What all objects have in common.
 
 Times stay text here: comparing and printing them needs no parsing, and decoding a hundred thousand
-of them would. ``zonewise.api.times`` turns them into datetimes where somebody calculates.
+of them would. ``zonewise.api.values.times`` turns them into datetimes where somebody calculates.
 
 A type says ``| None`` where real API servers send an explicit null (Go's encoder does so for empty
 lists, pointers and times that have no ``omitempty``). Nulls anywhere else, as people write them in
@@ -73,9 +73,13 @@ class ListMeta(Struct):
 
 
 class Object(Struct):
-    """A Kubernetes object: metadata, and a class that knows which resource it is of."""
+    """A Kubernetes object: metadata, and a class that knows which resource it is of.
+
+    A class that is ``metadata_only`` has its objects sent without anything else.
+    """
 
     resource: ClassVar[Resource]
+    metadata_only: ClassVar[bool] = False
 
     metadata: ObjectMeta = ObjectMeta()
 
@@ -105,7 +109,7 @@ class LabelSelectorRequirement(Struct):
 
 
 class LabelSelector(Struct):
-    """Which labels are meant; ``zonewise.api.selector`` makes it matchable."""
+    """Which labels are meant; ``zonewise.api.values.selector`` makes it matchable."""
 
     match_labels: dict[str, str] = field(default_factory=dict)
     match_expressions: tuple[LabelSelectorRequirement, ...] = ()
@@ -121,3 +125,16 @@ class ObjectReference(Struct):
     uid: str = ""
     resource_version: str = ""
     field_path: str = ""
+
+    @classmethod
+    def to(cls, item: Object) -> ObjectReference:
+        """A pointer to an object as it is now: its version is part of it."""
+        meta = item.metadata
+        return cls(
+            api_version=item.resource.api_version,
+            kind=item.resource.kind,
+            namespace=meta.namespace,
+            name=meta.name,
+            uid=meta.uid,
+            resource_version=meta.resource_version,
+        )

@@ -6,7 +6,8 @@ All objects are msgspec Structs with one set of rules, given once here instead o
   copy with ``msgspec.structs.replace``.
 * ``gc=False``: a frozen tree has no cycles, so the cyclic collector has nothing to find in it.
   Sequences are tuples for the same reason; the collector untracks what is in them. A hundred
-  thousand endpoints then cost it nothing (see ``zonewise.api.discovery`` for the measurement).
+  thousand endpoints then cost it nothing (see ``zonewise.api.objects.discovery`` for the
+  measurement).
 * keyword only: nobody can swap two strings by accident.
 * ``omit_defaults``: what was not said is not sent, as Kubernetes' own encoders do.
 * camelCase names on the wire; acronyms that camelCase gets wrong are spelled with ``field(name=)``.

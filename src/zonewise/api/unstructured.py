@@ -24,6 +24,7 @@ class Unstructured:
     __slots__ = ("_metadata", "raw")
 
     resource: ClassVar[Resource]
+    metadata_only: ClassVar[bool] = False
 
     def __init__(self, raw: dict[str, Any]) -> None:
         self.raw = raw

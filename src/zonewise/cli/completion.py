@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from zonewise.cli.command import Command
+from zonewise.cli.program.command import Command
 
 _KUBECTL = """#!/bin/sh
 # Lets kubectl complete "kubectl zonewise": save as kubectl_complete-zonewise, executable, in $PATH.

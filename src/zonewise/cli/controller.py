@@ -1,4 +1,4 @@
-"""``zonewise controller``: keeps EndpointSlices, or the hints on them, on a real cluster.
+"""``zonewise controller``: keeps EndpointSlices, or the hints on them, and PodLocators.
 
 Several replicas may run; one leads. Followers keep their stores filled, so the next leader begins
 to write as soon as it holds the lease. Every write asks the lease's deadline before it is sent. A
@@ -18,17 +18,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from zonewise.cli.command import Command
-from zonewise.cli.hintoptions import Deciding, Rollout, decision_options, rollout_options
-from zonewise.cli.options import Options, parse_duration
+from zonewise.cli.program.budget_options import budgets_option
+from zonewise.cli.program.command import Command
+from zonewise.cli.program.hint_options import Deciding, Rollout, decision_options, rollout_options
+from zonewise.cli.program.options import Options, parse_duration
 
 if TYPE_CHECKING:
-    from zonewise.controllers import HintsSettings
-    from zonewise.runtime.cache import Cache
-    from zonewise.runtime.election import Election, LeaseTiming
-    from zonewise.runtime.process import Process
-
-LEASE = "zonewise-hints"
+    from zonewise.controllers import HintsSettings, LocatorsSettings
+    from zonewise.install.wanted import Budgets
+    from zonewise.runtime.cache.cache import Cache
+    from zonewise.runtime.election.election import Election, LeaseTiming
+    from zonewise.runtime.process.process import Process
 
 
 def _seconds(ctx: click.Context, param: click.Parameter, value: str) -> float:
@@ -42,13 +42,14 @@ def _seconds(ctx: click.Context, param: click.Parameter, value: str) -> float:
     "controller",
     cls=Command,
     examples=(
-        "controller                                          # decide and tell, write no slice",
+        "controller                                          # decide and report, write no slice",
         "controller --endpointslices own                     # instead of the built-in controller",
         "controller --endpointslices own --service-selector hints=yes   # hints for some at first",
     ),
 )
 @rollout_options
 @decision_options
+@budgets_option
 @click.option(
     "--endpoints-per-slice",
     type=click.IntRange(1, 1000),
@@ -62,6 +63,11 @@ def _seconds(ctx: click.Context, param: click.Parameter, value: str) -> float:
     default="0s",
     callback=_seconds,
     help="Collect changes of pods for this long before slices are written.  [default: 0s]",
+)
+@click.option(
+    "--locator-labels",
+    metavar="KEY,KEY",
+    help="Which labels of nodes PodLocators have.  [default: all]",
 )
 @click.option(
     "--workers",
@@ -98,8 +104,10 @@ def command(
     options: Options,
     rollout: Rollout,
     deciding: Deciding,
+    budgets: Budgets,
     endpoints_per_slice: int,
     batch: float,
+    locator_labels: str | None,
     workers: int,
     qps: float,
     burst: int,
@@ -112,15 +120,18 @@ def command(
     By default nothing is written but the condition zonewise.io/Hints and events on Services. With
     --endpointslices=own this program is the EndpointSlice controller, and the built-in one has to
     be switched off: kube-controller-manager --controllers=*,-endpointslice-controller.
+
+    Where PodLocators are defined (zonewise install prints the definition), there is one for each
+    pod, for name servers that answer by the place of who asks.
     """
-    from zonewise.controllers import HintsSettings, Role
-    from zonewise.runtime.logs import configure
-    from zonewise.runtime.process import run
+    from zonewise.controllers import HintsSettings, LocatorsSettings, SliceRole
+    from zonewise.runtime.process.logs import configure
+    from zonewise.runtime.process.process import run
 
     options = options.serving()
     configure(verbosity=options.verbose, format=options.log_format)
     settings = HintsSettings(
-        role=Role(rollout.role),
+        role=SliceRole(rollout.role),
         limit=endpoints_per_slice,
         workers=workers,
         batch=batch,
@@ -130,6 +141,7 @@ def command(
         services=rollout.services,
         namespaces=rollout.namespaces,
     )
+    locators = LocatorsSettings(labels=_label_keys(locator_labels))
     timing = _timing(lease_duration)
 
     async def main(process: Process) -> None:
@@ -137,6 +149,8 @@ def command(
             process,
             options,
             settings,
+            locators,
+            budgets,
             timing,
             rate=(qps, burst),
             metrics_listen=metrics_listen,
@@ -146,9 +160,21 @@ def command(
     return run(main)
 
 
+def _label_keys(text: str | None) -> tuple[str, ...] | None:
+    from zonewise.api.values.labels import key_fault
+
+    if text is None:
+        return None
+    keys = tuple(dict.fromkeys(key.strip() for key in text.split(",") if key.strip()))
+    for key in keys:
+        if fault := key_fault(key):
+            raise click.UsageError(f"--locator-labels: {key[:100]!r} is not a label key: {fault}")
+    return keys
+
+
 def _timing(duration: float) -> LeaseTiming:
     """A lease of that length, all its other times in proportion."""
-    from zonewise.runtime.election import LeaseTiming
+    from zonewise.runtime.election.election import LeaseTiming
 
     usual = LeaseTiming()
     part = duration / usual.duration
@@ -165,18 +191,29 @@ async def _serve(
     process: Process,
     options: Options,
     settings: HintsSettings,
+    locator_settings: LocatorsSettings,
+    budgets: Budgets,
     timing: LeaseTiming,
     *,
     rate: tuple[float, int],
     metrics_listen: str,
     lease_namespace: str | None,
 ) -> None:
-    from zonewise.cli.connection import connected
-    from zonewise.controllers import HintsController
-    from zonewise.controllers.hintmetrics import HintsMetrics
+    from zonewise.api.objects.locator import PodLocator
+    from zonewise.cli.program.connection import connected
+    from zonewise.controllers import HintsController, LocatorsController
+    from zonewise.controllers.budgets import BudgetsController, BudgetsSettings
+    from zonewise.controllers.hints.metrics import HintsMetrics
+    from zonewise.controllers.locators import LocatorsMetrics
+    from zonewise.controllers.rollouts import RolloutsController
+    from zonewise.install.wanted import LEASE
     from zonewise.runtime import Cache, Client, Deadman, Health, Limiter, Metrics, Monitor, Recorder
-    from zonewise.runtime import election as elections
-    from zonewise.runtime.health import fresh_watches, synced_watches
+    from zonewise.runtime.controller.components import ComponentContext
+    from zonewise.runtime.controller.controller import run_all
+    from zonewise.runtime.election import election as elections
+    from zonewise.runtime.monitoring.health import fresh_watches, synced_watches
+    from zonewise.topology.locators import LabelMaps
+    from zonewise.topology.podlocators import sharing
 
     async with connected(options) as plain:
         metrics, health = Metrics(), Health()
@@ -189,24 +226,55 @@ async def _serve(
             on_change=metrics.leading(LEASE),
         )
         client = Client(plain.transport, limiter=Limiter(*rate), fence=election.fence)
-        cache = Cache(client)
+        cache = Cache(client, transforms={PodLocator: sharing(LabelMaps())})
         recorder = Recorder(client, controller="zonewise-hints", instance=election.identity)
-        hints = HintsController(
+        context = ComponentContext(
             client=client,
             cache=cache,
             recorder=recorder,
             clock=time.time,
             rng=random.SystemRandom(),
+        )
+        hints = HintsController(
+            context,
             settings=settings,
             metrics=HintsMetrics(metrics.registry),
             observe=metrics.controller("hints"),
         )
+        locators = LocatorsController(
+            client=client,
+            cache=cache,
+            rng=context.rng,
+            settings=locator_settings,
+            metrics=LocatorsMetrics(metrics.registry),
+            observe=metrics.controller("locators"),
+            on_start=lambda controller: metrics.queue("locators", controller.queue),
+        )
+        parts: list[
+            HintsController | LocatorsController | BudgetsController | RolloutsController
+        ] = [hints, locators]
+        if budgets != "off":
+            keeping = BudgetsController(
+                context,
+                settings=BudgetsSettings(steer=budgets == "enforce"),
+                observe=metrics.controller("budgets"),
+            )
+            metrics.queue("budgets", keeping.controller.queue)
+            parts.append(keeping)
+            if budgets == "enforce":
+                rolling = RolloutsController(
+                    context,
+                    budgets_cache=keeping.budgets_cache,
+                    observe=metrics.controller("rollouts"),
+                )
+                metrics.queue("rollouts", rolling.controller.queue)
+                parts.append(rolling)
         clock = asyncio.get_running_loop().time
         metrics.watches(lambda: cache.stats)
         metrics.queue("hints", hints.controller.queue)
         metrics.counts(
             "zonewise_events_dropped",
-            "Events that were not told.",
+            "Events that could not be written.",
             "reason",
             lambda: recorder.dropped,
         )
@@ -221,18 +289,22 @@ async def _serve(
             async def lead() -> None:
                 sending = asyncio.create_task(recorder.run())
                 try:
-                    await hints.run()
+                    await run_all(*(part.run() for part in parts))
                 finally:
                     await recorder.close()
                     sending.cancel()
 
+            def stop() -> None:
+                for part in parts:
+                    part.stop()
+
             work = asyncio.create_task(election.run(lead))
-            await _until(process, work, election, stop=hints.stop)
+            await _until(process, work, election, stop=stop)
 
 
 async def _settle(cache: Cache) -> None:
     """Once stores are complete the garbage collector need not look at them again."""
-    from zonewise.runtime.memory import settle
+    from zonewise.runtime.process.memory import settle
 
     await cache.synced()
     settle()

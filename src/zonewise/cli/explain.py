@@ -1,26 +1,31 @@
-"""``zonewise explain``: why a Service has the hints it has, or none; from a cluster or a dump."""
+"""``zonewise explain``: why a Service has its hints, whom a budget lets go, where a volume is.
+
+From a cluster or from a dump.
+"""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from zonewise.api.errors import ConfigError, Forbidden, NotFound, Status
-from zonewise.cli.command import Command
-from zonewise.cli.hintoptions import Deciding, decision_options
-from zonewise.cli.options import Options, all_namespaces_option, files_option, output_option
+from zonewise.cli.program.command import Command
+from zonewise.cli.program.hint_options import Deciding, decision_options
+from zonewise.cli.program.options import Options, all_namespaces_option, files_option, output_option
+from zonewise.cli.program.screen import is_plain, rendered
+from zonewise.cli.program.sources import absent, dumped, live, namespaces_with, only, readable
 
 if TYPE_CHECKING:
-    from zonewise.explain import Cluster, ServiceReport, Settings
-    from zonewise.runtime.snapshot import Snapshot
+    from zonewise.explain import ReportedCluster, ReportSettings, ServiceReport
+    from zonewise.runtime.cache.snapshot import Snapshot
 
 _ONE = ("service", "svc")
 _MANY = ("services", "svcs")
+_DISRUPTION = ("budget", "budgets", "pod", "pods")
+_NAME = "name"
+_VOLUMES = {"volume": "volume", "pv": "volume", "pvc": "pvc"}
 
 
 @click.command(
@@ -30,10 +35,27 @@ _MANY = ("services", "svcs")
         "explain service web                            # of the cluster in your kubeconfig",
         "explain service web -n shop -f dump.yaml       # of a dump, without a cluster",
         "explain services -A -f dumps -o jsonl          # every Service of every file in a folder",
+        "explain budget web -n shop                     # what a budget allows in each domain",
+        "explain pods -A -f dump.yaml -o jsonl          # which pods may be disrupted now",
+        "explain name db.shop.svc --client shop/web-0   # what that pod gets, and why",
+        "explain pvc data-db-0 -n shop                  # where its volume is, and why",
     ),
 )
-@click.argument("what", metavar="service|services", type=click.Choice([*_ONE, *_MANY]))
+@click.argument(
+    "what",
+    metavar="WHAT",
+    type=click.Choice([*_ONE, *_MANY, *_DISRUPTION, _NAME, *_VOLUMES]),
+)
 @click.argument("name", required=False)
+@click.option(
+    "--client", metavar="NAMESPACE/POD", help="For a name: who asks, a pod or an address."
+)
+@click.option(
+    "--cluster-domain",
+    metavar="DOMAIN",
+    default="cluster.local",
+    help="For a name: the cluster's domain.  [default: cluster.local]",
+)
 @decision_options
 @all_namespaces_option()
 @files_option()
@@ -43,75 +65,96 @@ def command(
     options: Options,
     what: str,
     name: str | None,
+    client: str | None,
+    cluster_domain: str,
     deciding: Deciding,
     all_namespaces: bool,
     files: tuple[str, ...],
     output: str | None,
-) -> None:
-    """Tell why traffic to a Service stays in its zone, or does not.
+) -> int:
+    """Tell why traffic to a Service stays in its zone, what budgets allow, or what a name means.
+
+    WHAT is service, services, budget, budgets, pod, pods, name, volume or pvc.
 
     'explain service NAME' is one Service in full: the verdict, its zones, its endpoints, and what
     would help. 'explain services' is a line for each. With -f everything is read from what
     'kubectl get nodes,services,endpointslices -o yaml' printed (add pods, and endpoints are taken
     from them); a folder has one cluster in each file.
-    """
-    from zonewise.explain import DEFAULT_NAMESPACE, Settings
 
+    'explain budget NAME' shows what a budget allows in each domain, 'explain pod NAME' whether a
+    pod may be disrupted and which budgets do not agree. A dump for them has nodes, pods, budgets
+    and whatever owns the pods: 'kubectl get nodes,pods,deploy,rs,sts,ds,pdb,tdb -A -o yaml'.
+
+    'explain name NAME --client NAMESPACE/POD' is what the name server tells that pod: which rule
+    and which key chose, and why others were left out.
+
+    'explain pvc NAME' and 'explain volume NAME' tell which pool a volume was cut from, from where
+    it can be used, why, and what would help a claim that has none. A dump for them is what 'kubectl
+    get nodes,pods,pvc,pv,sc,csinodes,events,cm -A -o yaml' prints.
+    """
+    from zonewise.explain import DEFAULT_NAMESPACE, ReportSettings
+
+    if what == _NAME:
+        from zonewise.cli.program.explain_name import print_name
+
+        if not name:
+            raise click.UsageError("which name? give one, for example web.shop.svc")
+        return print_name(options, name, client, cluster_domain, files, output)
+    if client is not None:
+        raise click.UsageError("--client is for names: explain name NAME --client NAMESPACE/POD")
+    if what in _VOLUMES:
+        from zonewise.cli.program.explain_volumes import print_volume
+
+        if not name:
+            raise click.UsageError(f"which {_VOLUMES[what]}? give its name")
+        if all_namespaces:
+            raise click.UsageError("one claim is in one namespace; give -n instead of -A")
+        print_volume(options, _VOLUMES[what], name, files, output)
+        return 0
+    if what in _DISRUPTION:
+        from zonewise.cli.program.explain_budgets import explain
+
+        explain(options, what, name, all_namespaces=all_namespaces, files=files, output=output)
+        return 0
     if what in _ONE and not name:
         raise click.UsageError("which Service? give its name")
     if what in _MANY and name:
         raise click.UsageError(f"services are all Services; for one say: service {name}")
     if what in _ONE and all_namespaces:
         raise click.UsageError("one Service is in one namespace; give -n instead of -A")
-    settings = Settings(deciding.gates, deciding.missing_cpu, deciding.missing_zone)
+    settings = ReportSettings(deciding.gates, deciding.missing_cpu, deciding.missing_zone)
     if files:
         namespace = options.namespace or DEFAULT_NAMESPACE
         sources = _dumped(files, settings)
     else:
         namespace, sources = _asked(options, settings, all_namespaces=all_namespaces)
     if name:
-        _print_one(_found(sources, name, namespace), output)
+        _print_one(_found(sources, name, namespace, None if files else options), output)
     else:
         _print_many(sources, None if all_namespaces else namespace, output)
+    return 0
 
 
 @dataclass(frozen=True, slots=True)
 class _Source:
     """A cluster, and the file it was read from, if from one."""
 
-    cluster: Cluster
+    cluster: ReportedCluster
     file: str = ""
 
 
-def _dumped(files: Sequence[str], settings: Settings) -> list[_Source]:
-    from zonewise.runtime.snapshot import Snapshot
-
-    alone = len(files) == 1
-    return [
-        _Source(
-            _cluster(snapshot, settings),
-            ", ".join(Path(file).name if alone else file for file in snapshot.files),
-        )
-        for snapshot in Snapshot.load(files)
-    ]
+def _dumped(files: Sequence[str], settings: ReportSettings) -> list[_Source]:
+    return [_Source(_cluster(snapshot, settings), file) for snapshot, file in dumped(files)]
 
 
 def _asked(
-    options: Options, settings: Settings, *, all_namespaces: bool
+    options: Options, settings: ReportSettings, *, all_namespaces: bool
 ) -> tuple[str, list[_Source]]:
-    from zonewise.cli.connection import cluster_config, connected
-    from zonewise.runtime.snapshot import Snapshot
+    from zonewise.cli.program.connection import cluster_config
 
     namespace = cluster_config(options).namespace
-    kinds = _kinds()
-
-    async def read() -> Snapshot:
-        async with connected(options) as client:
-            return await Snapshot.live(
-                client, kinds, namespace=None if all_namespaces else namespace
-            )
-
-    return namespace, [_Source(_cluster(asyncio.run(read()), settings))]
+    snapshot = live(options, _kinds(), None if all_namespaces else namespace)
+    return namespace, [_Source(_cluster(snapshot, settings))]
 
 
 def _kinds() -> tuple[type[Any], ...]:
@@ -120,43 +163,32 @@ def _kinds() -> tuple[type[Any], ...]:
     return Node, Service, LeanEndpointSlice, Pod
 
 
-def _cluster(snapshot: Snapshot, settings: Settings) -> Cluster:
-    from zonewise.explain import Cluster
+def _cluster(snapshot: Snapshot, settings: ReportSettings) -> ReportedCluster:
+    from zonewise.explain import ReportedCluster
 
     node, service, part, pod = _kinds()
-    try:
-        pods = snapshot.all(pod)
-    except Forbidden:
-        pods = ()  # slices stand for pods that we may not see
-    return Cluster(
+    return ReportedCluster(
         nodes=snapshot.all(node),
         services=snapshot.all(service),
         slices=snapshot.all(part),
-        pods=pods,
+        pods=readable(snapshot, pod) or (),  # slices stand for pods that we may not see
         settings=settings,
     )
 
 
-def _found(sources: Sequence[_Source], name: str, namespace: str) -> ServiceReport:
+def _found(
+    sources: Sequence[_Source], name: str, namespace: str, asked: Options | None
+) -> ServiceReport:
     from zonewise.explain import explain_service
 
-    if len(sources) > 1:
-        raise ConfigError(
-            f"the folder has {len(sources)} clusters, one in each file; give one file, or ask for "
-            "services"
-        )
-    cluster = sources[0].cluster
+    cluster = only(sources, "services").cluster
     service = cluster.services.get((namespace, name))
     if service is not None:
         return explain_service(cluster, service)
-    elsewhere = sorted(place for place, other in cluster.services if other == name)
-    advice = (
-        f"there is one in namespace {elsewhere[0]}: add -n {elsewhere[0]}"
-        if elsewhere
-        else "explain services -A shows which there are"
-    )
-    sentence = f"there is no Service {name} in namespace {namespace}; {advice}"
-    raise NotFound(Status(message=sentence, code=404))
+    elsewhere = [place for place, other in cluster.services if other == name]
+    if asked is not None:
+        elsewhere += namespaces_with(asked, _kinds()[1:2], name)
+    raise absent("Service", name, namespace, elsewhere=elsewhere, listing="explain services -A")
 
 
 def _reports(
@@ -175,18 +207,18 @@ def _reports(
 def _print_one(report: ServiceReport, output: str | None) -> None:
     from zonewise.explain import service_page
 
-    if not _plain(output):
+    if not is_plain(output):
         click.echo(service_page(report))
         return
     _note(report)
-    click.echo(_rendered(report.plain(), output))
+    click.echo(rendered(report.plain(), output))
 
 
 def _print_many(sources: Sequence[_Source], namespace: str | None, output: str | None) -> None:
     from zonewise.explain import services_page
 
     reports = _reports(sources, namespace)
-    if not _plain(output):
+    if not is_plain(output):
         known = list(reports)
         place = f"namespace {namespace}" if namespace else "any namespace"
         click.echo(services_page(known) if known else f"There is no Service in {place}.")
@@ -196,28 +228,11 @@ def _print_many(sources: Sequence[_Source], namespace: str | None, output: str |
     )
     if output == "jsonl":
         for row in rows:
-            click.echo(_rendered(row, output))
+            click.echo(rendered(row, output))
     else:
-        click.echo(_rendered(list(rows), output))
+        click.echo(rendered(list(rows), output))
 
 
 def _note(report: ServiceReport) -> None:
     for note in report.notes:
         click.echo(f"Service {report.namespace}/{report.service}: {note}", err=True)
-
-
-def _plain(output: str | None) -> bool:
-    return output not in (None, "table")
-
-
-def _rendered(value: Any, output: str | None) -> str:
-    import msgspec
-
-    text = msgspec.json.encode(value)
-    if output == "yaml":
-        import yaml
-
-        # Parts that stand in two places would be written as references to each other.
-        apart = msgspec.json.decode(text)
-        return yaml.safe_dump(apart, sort_keys=False, allow_unicode=True).rstrip("\n")
-    return (text if output == "jsonl" else msgspec.json.format(text, indent=2)).decode()

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import click
 
-from zonewise.cli.command import Command
-from zonewise.cli.options import Options
-from zonewise.cli.outage import change, key_option
+from zonewise.cli.local.outage import change, key_option
+from zonewise.cli.program.command import Command
+from zonewise.cli.program.options import Options
 
 
 @click.command(
     "fail",
     cls=Command,
     examples=(
-        "fail zone a       # all nodes of a zone",
-        "fail rack r1 r2   # racks, by the label topology.zonewise.io/rack",
-        "fail node a-1     # one node",
+        "fail zone a           # all nodes of a zone",
+        "fail rack a-r1 b-r1   # racks, by the label topology.zonewise.io/rack",
+        "fail node a-1         # one node",
     ),
 )
 @click.argument("kind", metavar="zone|rack|node", type=click.Choice(["zone", "rack", "node"]))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
-from zonewise.cli.command import Command
-from zonewise.cli.options import Options
-from zonewise.cli.outage import EVERYTHING, change, key_option
+from zonewise.cli.local.outage import EVERYTHING, change, key_option
+from zonewise.cli.program.command import Command
+from zonewise.cli.program.options import Options
 
 
 @click.command(

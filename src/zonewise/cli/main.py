@@ -16,7 +16,8 @@ from pathlib import Path
 
 import click
 
-from zonewise.cli.command import Entry, Group
+from zonewise.cli.program.command import CommandEntry, CommandGroup
+from zonewise.cli.program.screen import screened
 
 TRY = "Try it"
 UNDERSTAND = "Understand a cluster"
@@ -24,21 +25,39 @@ OPERATE = "Run on a cluster"
 ABOUT = "About this program"
 
 ENTRIES = {
-    "up": Entry("zonewise.cli.up", "Run a cluster on this machine, with no Kubernetes.", TRY),
-    "status": Entry("zonewise.cli.status", "Show zones, pods and in-zone traffic on a page.", TRY),
-    "fail": Entry("zonewise.cli.fail", "Have a node, rack or zone of it fail.", TRY),
-    "heal": Entry("zonewise.cli.heal", "Bring a failed node, rack or zone back.", TRY),
-    "explain": Entry("zonewise.cli.explain", "Tell why a Service has hints, or none.", UNDERSTAND),
-    "install": Entry("zonewise.cli.install", "Print manifests for a cluster.", OPERATE),
-    "controller": Entry(
+    "up": CommandEntry(
+        "zonewise.cli.up", "Run a cluster on this machine, with no Kubernetes.", TRY
+    ),
+    "status": CommandEntry(
+        "zonewise.cli.status", "Show zones, pods and in-zone traffic on a page.", TRY
+    ),
+    "fail": CommandEntry("zonewise.cli.fail", "Have a node, rack or zone of it fail.", TRY),
+    "heal": CommandEntry("zonewise.cli.heal", "Bring a failed node, rack or zone back.", TRY),
+    "explain": CommandEntry(
+        "zonewise.cli.explain", "Explain hints, budgets, pods, names and volumes.", UNDERSTAND
+    ),
+    "install": CommandEntry("zonewise.cli.install", "Print manifests for a cluster.", OPERATE),
+    "controller": CommandEntry(
         "zonewise.cli.controller", "Keep EndpointSlices and their hints on a cluster.", OPERATE
     ),
-    "webhook": Entry("zonewise.cli.webhook", "Answer API servers before they write.", OPERATE),
-    "version": Entry("zonewise.cli.version", "Show the versions of client and server.", ABOUT),
-    "completion": Entry(
+    "csi": CommandEntry(
+        "zonewise.cli.csi", "Provision volumes next to the pods that use them.", OPERATE
+    ),
+    "takeover": CommandEntry(
+        "zonewise.cli.takeover", "Let living domains use the volumes of a failed one.", OPERATE
+    ),
+    "dns": CommandEntry("zonewise.cli.dns", "Serve DNS names with nearby endpoints.", OPERATE),
+    "proxy": CommandEntry(
+        "zonewise.cli.proxy", "Send a node's packets to near endpoints.", OPERATE
+    ),
+    "webhook": CommandEntry("zonewise.cli.webhook", "Serve admission webhooks.", OPERATE),
+    "version": CommandEntry(
+        "zonewise.cli.version", "Show the versions of client and server.", ABOUT
+    ),
+    "completion": CommandEntry(
         "zonewise.cli.completion", "Print a script that lets your shell complete commands.", ABOUT
     ),
-    "__complete": Entry("zonewise.cli.pluginwords"),
+    "__complete": CommandEntry("zonewise.cli.program.plugin_words"),
 }
 
 EXAMPLES = (
@@ -58,9 +77,9 @@ def _print_version(ctx: click.Context, _param: click.Parameter, wanted: bool) ->
         ctx.exit()
 
 
-def root() -> Group:
+def root() -> CommandGroup:
     """The group of all commands."""
-    return Group(
+    return CommandGroup(
         "zonewise",
         entries=ENTRIES,
         examples=EXAMPLES,
@@ -89,6 +108,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         called, "zonewise"
     )
     given = list(sys.argv[1:] if arguments is None else arguments)
+    with screened():
+        return _ended(program, given)
+
+
+def _ended(program: str, given: list[str]) -> int:
     try:
         code = _run(program, given)
         if sys.stdout is not None:
@@ -165,9 +189,10 @@ def _usage(error: click.ClickException) -> str:
 
 
 def _say(sentence: str, *, code: int = 2) -> int:
-    line = "".join(c if c.isprintable() else "�" for c in " ".join(sentence.split()))
+    from zonewise.api.values.printable import visible
+
     with contextlib.suppress(OSError):
-        click.echo(f"error: {line}", err=True)
+        click.echo(f"error: {visible(' '.join(sentence.split()))}", err=True)
     return code
 
 

@@ -15,14 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from zonewise.cli.command import Command
-from zonewise.cli.options import Options, output_option
+from zonewise.cli.program import interrupts
+from zonewise.cli.program.command import Command
+from zonewise.cli.program.options import Options, output_option, without_namespace
 
 if TYPE_CHECKING:
     from rich.console import Group
 
-    from zonewise.cli.overview import Overview
-    from zonewise.runtime.client import Client
+    from zonewise.explain.status import Overview
+    from zonewise.runtime.client.client import Client
 
 _PAUSE = 1.0
 
@@ -42,20 +43,23 @@ _PAUSE = 1.0
 def command(options: Options, watch: bool, output: str | None) -> None:
     """Show a cluster on one page: its zones, and how much traffic stays in its zone.
 
-    The in-zone numbers are those of the simulated clients of 'zonewise up', over the last minute.
+    It is of all namespaces: -n has no effect. The in-zone numbers are those of the simulated
+    clients of 'zonewise up', over the last minute.
     """
-    asyncio.run(_watch(options, output) if watch else _once(options, output))
+    without_namespace(options, "the page is of all namespaces")
+    interrupts.run(_watch(options, output) if watch else _once(options, output))
 
 
 async def _once(options: Options, output: str | None) -> None:
-    from zonewise.cli.connection import EMBEDDED, connected
+    from zonewise.cli.program.connection import EMBEDDED, connected
 
     async with connected(options) as client:
         page = await _page(client)
         version = (await client.server_version()).git_version
     _print(page, output)
     if output is None and EMBEDDED in version:
-        from zonewise.cli.overview import console, next_steps
+        from zonewise.cli.local.overview import next_steps
+        from zonewise.cli.program.screen import console
 
         kubeconfig = options.kubeconfig or os.environ.get("KUBECONFIG")
         if kubeconfig:
@@ -64,12 +68,12 @@ async def _once(options: Options, output: str | None) -> None:
 
 async def _page(client: Client) -> Overview:
     from zonewise.api import Node, Pod, Service
-    from zonewise.api.discovery import EndpointSlice
     from zonewise.api.errors import Forbidden, NotFound
-    from zonewise.cli.overview import overview
-    from zonewise.embedded.clients import NAME, read
-    from zonewise.embedded.origin import NAMESPACE, ConfigMap
-    from zonewise.runtime.snapshot import Snapshot
+    from zonewise.api.objects.discovery import EndpointSlice
+    from zonewise.embedded.seed.seed_marker import NAMESPACE, ConfigMap
+    from zonewise.embedded.simulated_traffic import NAME, read
+    from zonewise.explain.status import overview
+    from zonewise.runtime.cache.snapshot import Snapshot
 
     snapshot = await Snapshot.live(client, [Node, Pod, Service, EndpointSlice])
     try:
@@ -88,8 +92,8 @@ async def _page(client: Client) -> Overview:
 async def _watch(options: Options, output: str | None) -> None:
     from rich.live import Live
 
-    from zonewise.cli.connection import connected
-    from zonewise.cli.overview import console
+    from zonewise.cli.program.connection import connected
+    from zonewise.cli.program.screen import console
 
     async with connected(options) as client:
         place = console()
@@ -107,11 +111,11 @@ async def _watch(options: Options, output: str | None) -> None:
 async def _pages(client: Client) -> AsyncGenerator[Overview, None]:
     """The page, and again when it has changed."""
     from zonewise.api import Node, Pod, Service
-    from zonewise.api.discovery import EndpointSlice
-    from zonewise.cli.overview import overview
-    from zonewise.embedded.clients import NAME, read
-    from zonewise.embedded.origin import NAMESPACE, ConfigMap
-    from zonewise.runtime.cache import Cache
+    from zonewise.api.objects.discovery import EndpointSlice
+    from zonewise.embedded.seed.seed_marker import NAMESPACE, ConfigMap
+    from zonewise.embedded.simulated_traffic import NAME, read
+    from zonewise.explain.status import overview
+    from zonewise.runtime.cache.cache import Cache
 
     cache = Cache(client)
     nodes, pods = cache.store(Node), cache.store(Pod)
@@ -144,27 +148,18 @@ async def _pages(client: Client) -> AsyncGenerator[Overview, None]:
 
 
 def _print(page: Overview, output: str | None, *, whole: bool = True) -> None:
+    from zonewise.cli.program.screen import console, rendered
+
     if output is None:
-        from zonewise.cli.overview import console
-
         console().print(_tables(page))
-        return
-    import msgspec
-
-    value: Any = msgspec.to_builtins(page)
-    if output == "yaml":
-        import yaml
-
-        text = yaml.safe_dump(value, sort_keys=False, explicit_start=not whole).rstrip("\n")
     else:
-        text = msgspec.json.format(msgspec.json.encode(value), indent=2 if whole else -1).decode()
-    click.echo(text)
+        click.echo(rendered(page, output, following=not whole))
 
 
 def _tables(page: Overview) -> Group:
     from rich.console import Group
 
-    from zonewise.cli.overview import service_table, zone_table
+    from zonewise.cli.local.overview import service_table, zone_table
 
     parts: list[Any] = [zone_table(page), ""]
     if page.services:

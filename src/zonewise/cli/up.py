@@ -7,62 +7,28 @@ temporary folder where none was given.
 
 from __future__ import annotations
 
-import asyncio
-import random
-import resource
 import tempfile
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import click
 
 from zonewise.api.errors import ConfigError
-from zonewise.cli.command import Command
-from zonewise.cli.options import Options
+from zonewise.cli.program.command import Command
+from zonewise.cli.program.options import Options
 
 if TYPE_CHECKING:
-    from zonewise.api.gates import FeatureGates
-    from zonewise.cli.hosting import Content
-    from zonewise.embedded import kubelets
-    from zonewise.embedded.cluster import Cluster
-    from zonewise.embedded.server import ApiServer
-    from zonewise.runtime.process import Process
+    from zonewise.cli.local.hosting import Content
+    from zonewise.components import kubelet
+    from zonewise.runtime.process.process import Process
 
 _LOOPBACK = "127.0.0.1"
-_FILES = 65_536
 _PORTS = 65_535
 _POD_START = "500ms"
 _OURS = frozenset({"lock", "state.db"})
-_API_ONLY = """\
-Zonewise serves a Kubernetes API ({version}) at {address}
-
-  export KUBECONFIG={kubeconfig}
-
-  kubectl get namespaces
-  kubectl create configmap hello --from-literal=from=zonewise
-  kubectl get configmaps --watch
-
-{ending}
-Only the API: pods are stored, nothing schedules or runs them.
-"""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """What was asked for."""
-
-    folder: Path
-    kept: bool
-    host: str
-    port: int
-    seed: int | None
-    gates: FeatureGates
-    removal: Literal["evict", "delete"]
-    kubelets: kubelets.Settings
 
 
 @click.command(
@@ -74,6 +40,7 @@ class Plan:
         "up --zones a,b --nodes-per-zone 50  # another shape",
         "up -f dump.yaml                     # the shape of a real cluster, from kubectl get",
         "up --scenario FILE --speed max      # play a scenario as fast as it goes",
+        "up --network                        # as root: real packets between pods",
     ),
 )
 @click.option("--zones", metavar="A,B,C", help="Names of the zones.  [default: a,b,c]")
@@ -95,10 +62,12 @@ class Plan:
 @click.option(
     "--keep-placement",
     is_flag=True,
-    help="With -f: pods stay on the nodes they were on, instead of being scheduled anew.",
+    help="With -f: pods stay on the nodes they were on, instead of being scheduled again.",
 )
 @click.option(
-    "--scenario", metavar="FILE", help="Play a scenario, tell what happens, and end: 0 if all held."
+    "--scenario",
+    metavar="FILE",
+    help="Play a scenario, print what happens, and exit: 0 if all expectations held.",
 )
 @click.option(
     "--speed",
@@ -119,6 +88,12 @@ class Plan:
     "--listen", metavar="ADDRESS:PORT", help="Where to serve.  [default: 127.0.0.1, a free port]"
 )
 @click.option(
+    "--network",
+    is_flag=True,
+    help="As root: every node is a network namespace with a proxy, and pods have real addresses"
+    " that answer.",
+)
+@click.option(
     "--workload-removal",
     type=click.Choice(["evict", "delete"]),
     default="evict",
@@ -134,7 +109,10 @@ class Plan:
     "--stages", metavar="FILE", help="What happens to pods on nodes: see docs/embedded.md."
 )
 @click.option(
-    "--seed", type=int, metavar="N", help="Let scheduler, pods and clients draw the same each time."
+    "--seed",
+    type=int,
+    metavar="N",
+    help="Seed for the random choices of scheduler, pods and clients.",
 )
 @click.option(
     "--feature-gates",
@@ -156,6 +134,7 @@ def command(
     api_only: bool,
     data: str | None,
     listen: str | None,
+    network: bool,
     workload_removal: Literal["evict", "delete"],
     pod_start: str | None,
     stages: str | None,
@@ -170,8 +149,9 @@ def command(
     own; your own kubeconfig is never touched.
     """
     from zonewise.api.gates import FeatureGates
-    from zonewise.runtime.logs import configure
-    from zonewise.runtime.process import run
+    from zonewise.cli.local.running import UpPlan, run_cluster
+    from zonewise.runtime.process.logs import configure
+    from zonewise.runtime.process.process import run
 
     # What heals by itself is worth a warning on a server, not on the terminal of a demonstration.
     configure(verbosity=options.verbose or -1, format=options.log_format)
@@ -183,6 +163,9 @@ def command(
         raise ConfigError("--speed is for a scenario; give one with --scenario")
     if keep_placement and not files:
         raise ConfigError("--keep-placement is about the pods of a dump; give one with -f")
+    if network and (api_only or scenario):
+        other = "--api-only" if api_only else "--scenario"
+        raise ConfigError(f"--network and {other} exclude each other; leave out one")
     content = None
     if files:
         content = _dumped(files, keep_placement=keep_placement)
@@ -190,14 +173,14 @@ def command(
         content = _nothing() if empty else _demo(zones, nodes_per_zone, cpu)
     gates = FeatureGates.parse(feature_gates)
     if scenario is not None:
-        from zonewise.cli.play import play
+        from zonewise.cli.local.play import play
 
         if data is not None:
             raise ConfigError("a scenario has a cluster of its own; leave out --data")
         return play(scenario, speed or "1", gates)
     kubelets = _kubelets(pod_start, stages)
     with _folder(data) as folder:
-        plan = Plan(
+        plan = UpPlan(
             folder=folder,
             kept=data is not None,
             host=host,
@@ -206,10 +189,11 @@ def command(
             gates=gates,
             removal=workload_removal,
             kubelets=kubelets,
+            network=network,
         )
 
         async def main(process: Process) -> None:
-            await _run(process, plan, content)
+            await run_cluster(process, plan, content)
 
         code = run(main)
     kept = f"{folder} keeps the cluster" if plan.kept else "nothing is left of the cluster"
@@ -228,31 +212,32 @@ def _refuse_together(shape: Mapping[str, object], modes: Mapping[str, object]) -
 
 
 def _nothing() -> Content:
-    from zonewise.cli.hosting import Content
+    from zonewise.cli.local.hosting import Content
 
     return Content("nothing", (), "--empty")
 
 
 def _demo(zones: str | None, per_zone: int | None, cpu: str | None) -> Content:
-    from zonewise.cli.hosting import Content
-    from zonewise.embedded.demo import shop
-    from zonewise.embedded.terrain import Terrain
+    from zonewise.cli.local.composition import CSI_CLASS
+    from zonewise.cli.local.hosting import Content
+    from zonewise.embedded.seed.demo import shop
+    from zonewise.embedded.seed.nodes import NodeLayout
 
-    usual = Terrain()
-    terrain = Terrain(
+    usual = NodeLayout()
+    layout = NodeLayout(
         zones=usual.zones if zones is None else _words(zones),
         nodes_per_zone=usual.nodes_per_zone if per_zone is None else per_zone,
         cpus=usual.cpus if cpu is None else _words(cpu),
     )
     given = {"--zones": zones, "--nodes-per-zone": per_zone, "--cpu": cpu}
     chosen = next((name for name, value in given.items() if value is not None), "")
-    return Content(f"the demo, {terrain}", [*terrain.nodes(), *shop()], chosen)
+    return Content(f"the demo, {layout}", [*layout.nodes(), *shop(CSI_CLASS)], chosen)
 
 
 def _dumped(files: Sequence[str], *, keep_placement: bool) -> Content:
-    from zonewise.cli.hosting import Content
-    from zonewise.embedded.shape import read, shape
-    from zonewise.runtime import dump
+    from zonewise.cli.local.hosting import Content
+    from zonewise.embedded.seed.dump_import import read, shape
+    from zonewise.runtime.cache import dump
 
     entries = []
     for file in files:
@@ -261,122 +246,13 @@ def _dumped(files: Sequence[str], *, keep_placement: bool) -> Content:
         entries += dump.read_file(file)
     found = shape(read(entries), keep_placement=keep_placement)
     if not found.objects:
-        raise ConfigError(f"-f {files[0]} has nothing that could live here; dump nodes and more")
+        raise ConfigError(f"-f {files[0]} has nothing that can run here; dump nodes and more")
     return Content(
         f"the dump {', '.join(files)}",
         found.objects,
         "-f",
         (*found.left_out, *found.invented),
     )
-
-
-async def _run(process: Process, plan: Plan, content: Content | None) -> None:
-    _allow_connections()
-    if content is None:
-        await _serve_only(process, plan)
-        return
-    from zonewise.cli.composition import controllers
-    from zonewise.embedded import server
-    from zonewise.embedded.cluster import SERVICE_NETWORKS, Cluster, Settings
-
-    rng = random.Random(plan.seed) if plan.seed is not None else random.SystemRandom()
-    cluster = Cluster(
-        plan.folder,
-        host=plan.host,
-        settings=Settings(
-            api=server.Settings(gates=plan.gates, service_networks=SERVICE_NETWORKS),
-            kubelets=plan.kubelets,
-            removal=plan.removal,
-        ),
-        clock=time.time,
-        rng=rng,
-        identities=random.SystemRandom(),
-        parts=controllers(plan.gates),
-    )
-    try:
-        address = await _started(cluster.server, plan)
-        await process.until_stop(_live(process, cluster, address, plan, content))
-    finally:
-        await cluster.close()
-
-
-async def _live(
-    process: Process, cluster: Cluster, address: str, plan: Plan, content: Content
-) -> None:
-    """Let the cluster work, and introduce it; ends only with an error."""
-    from zonewise.cli.hosting import Host, introduce
-    from zonewise.cli.overview import console
-    from zonewise.runtime.memory import settle
-
-    place = console()
-    host = Host(cluster, place)
-    async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(cluster.run())
-        differences = await host.plant(content)
-        missing = await host.settled()
-        kubeconfig = cluster.server.identity.kubeconfig.resolve()
-        introduce(
-            place,
-            host.page(),
-            address=address,
-            kubeconfig=kubeconfig,
-            differences=differences,
-            missing=missing,
-        )
-        place.print(_ending(plan), style="dim")
-        settle()
-        process.ready = True
-
-
-async def _serve_only(process: Process, plan: Plan) -> None:
-    from zonewise.embedded.pages import VERSION
-    from zonewise.embedded.server import ApiServer, Settings
-    from zonewise.runtime.memory import settle
-
-    server = ApiServer(
-        plan.folder,
-        host=plan.host,
-        settings=Settings(gates=plan.gates),
-        clock=time.time,
-        rng=random.SystemRandom(),
-    )
-    try:
-        address = await _started(server, plan)
-        click.echo(
-            _API_ONLY.format(
-                version=VERSION,
-                address=address,
-                kubeconfig=server.identity.kubeconfig.resolve(),
-                ending=_ending(plan),
-            ),
-            nl=False,
-        )
-        settle()
-        process.ready = True
-        await process.stopping.wait()
-    finally:
-        await server.close()
-
-
-async def _started(server: ApiServer, plan: Plan) -> str:
-    """Serve where it was served last time, if that place is free and no other was asked for."""
-    wanted = [plan.port] if plan.port else [*filter(None, [server.identity.last_port()]), 0]
-    for port in wanted:
-        try:
-            return await server.start(port)
-        except OSError as error:
-            fault = error
-    place = f"{plan.host}:{plan.port}"
-    why = (fault.strerror or str(fault)).lower()
-    raise ConfigError(
-        f"cannot serve on {place}: {why}; stop what listens there or choose another --listen"
-    ) from fault
-
-
-def _ending(plan: Plan) -> str:
-    if plan.kept:
-        return "Ctrl-C stops it; the folder keeps everything."
-    return "Ctrl-C stops it and forgets everything; --data DIR keeps it."
 
 
 @contextmanager
@@ -404,16 +280,8 @@ def _folder(data: str | None) -> Iterator[Path]:
     yield folder
 
 
-def _allow_connections() -> None:
-    """Every watcher holds a connection; the soft limit of open files is often a mere 1,024."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _FILES if hard == resource.RLIM_INFINITY else min(hard, _FILES)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-
-
 def _place(listen: str | None) -> tuple[str, int]:
-    from zonewise.runtime.egress import is_loopback
+    from zonewise.runtime.config.egress import is_loopback
 
     if listen is None:
         return _LOOPBACK, 0
@@ -434,9 +302,9 @@ def _place(listen: str | None) -> tuple[str, int]:
     return host, int(port)
 
 
-def _kubelets(pod_start: str | None, stages: str | None) -> kubelets.Settings:
-    from zonewise.embedded.kubelets import DUAL_STACK, default_stages, read_stages
-    from zonewise.embedded.kubelets.stages import timed
+def _kubelets(pod_start: str | None, stages: str | None) -> kubelet.KubeletSettings:
+    from zonewise.components.kubelet import DUAL_STACK, default_stages, read_stages
+    from zonewise.components.kubelet.stages import timed
 
     if stages is None:
         chosen = timed(default_stages(), start=_POD_START if pod_start is None else pod_start)
@@ -446,7 +314,7 @@ def _kubelets(pod_start: str | None, stages: str | None) -> kubelets.Settings:
     try:
         return replace(DUAL_STACK, stages=read_stages(Path(stages).read_text(), stages))
     except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is no text"
+        why = error.strerror if isinstance(error, OSError) else "it is not text"
         raise ConfigError(f"--stages {stages} cannot be read: {why}; give a YAML file") from None
 
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import platform
 from importlib.metadata import version
 from typing import Any
 
 import click
 
-from zonewise.cli.command import Command
-from zonewise.cli.options import Options, output_option
+from zonewise.cli.program import interrupts
+from zonewise.cli.program.command import Command
+from zonewise.cli.program.options import Options, output_option
+from zonewise.cli.program.screen import rendered
 
 
 @click.command(
@@ -33,7 +34,7 @@ def command(options: Options, client_only: bool, output: str | None) -> None:
     versions: dict[str, Any] = {"clientVersion": _client()}
     try:
         if not client_only:
-            versions["serverVersion"] = asyncio.run(_server(options))
+            versions["serverVersion"] = interrupts.run(_server(options))
     except Exception:
         click.echo(_rendered(versions, output))
         raise
@@ -42,7 +43,7 @@ def command(options: Options, client_only: bool, output: str | None) -> None:
 
 async def _server(options: Options) -> dict[str, Any]:
     from zonewise.api.errors import NotFound, ProtocolError
-    from zonewise.cli.connection import connected
+    from zonewise.cli.program.connection import connected
 
     async with connected(options) as client:
         try:
@@ -63,14 +64,8 @@ def _client() -> dict[str, str]:
 
 
 def _rendered(versions: dict[str, Any], output: str | None) -> str:
-    if output == "json":
-        import json
-
-        return json.dumps(versions, indent=2)
-    if output == "yaml":
-        import yaml
-
-        return yaml.safe_dump(versions, sort_keys=False).rstrip("\n")
+    if output is not None:
+        return rendered(versions, output)
     lines = [f"Client Version: {versions['clientVersion']['version']}"]
     if "serverVersion" in versions:
         lines.append(f"Server Version: {versions['serverVersion']['gitVersion']}")

@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING
 
 import click
 
-from zonewise.cli.command import Command
-from zonewise.cli.hintoptions import Deciding, Rollout, decision_options, rollout_options
-from zonewise.cli.options import Options
+from zonewise.cli.program.budget_options import budgets_option
+from zonewise.cli.program.command import Command
+from zonewise.cli.program.hint_options import Deciding, Rollout, decision_options, rollout_options
+from zonewise.cli.program.options import Options
 
 if TYPE_CHECKING:
-    from zonewise.runtime.client import Client
-    from zonewise.runtime.process import Process
+    from zonewise.install.wanted import Budgets
+    from zonewise.runtime.cache.cache import Cache
+    from zonewise.runtime.client.client import Client
+    from zonewise.runtime.process.process import Process
+    from zonewise.runtime.webhook.admission import AdmissionRequest, Answer, Handler
     from zonewise.webhook import InjectionSettings
 
+LISTEN = ":9443"
+METRICS_LISTEN = "127.0.0.1:9465"
+
+CLAMP_PATH = "/replicasets"
+DELETIONS_PATH = "/deletions"
+EVICTIONS_PATH = "/evictions"
 HINTS_PATH = "/hints"
 SERVICES_PATH = "/services"
 
@@ -30,11 +41,12 @@ SERVICES_PATH = "/services"
 )
 @rollout_options
 @decision_options
-@click.option("--listen", default=":9443", help="Where to serve.  [default: :9443]")
+@budgets_option
+@click.option("--listen", default=LISTEN, help=f"Where to serve.  [default: {LISTEN}]")
 @click.option(
     "--metrics-listen",
-    default="127.0.0.1:9465",
-    help="Where to serve metrics and health.  [default: 127.0.0.1:9465]",
+    default=METRICS_LISTEN,
+    help=f"Where to serve metrics and health.  [default: {METRICS_LISTEN}]",
 )
 @click.option(
     "--host",
@@ -64,6 +76,7 @@ def command(
     options: Options,
     rollout: Rollout,
     deciding: Deciding,
+    budgets: Budgets,
     listen: str,
     metrics_listen: str,
     hosts: tuple[str, ...],
@@ -71,17 +84,21 @@ def command(
     configuration: str,
     writer: str,
 ) -> int:
-    """Answer API servers before they write.
+    """Serve admission webhooks.
 
     Services whose mode or limits nobody knows are refused. With --endpointslices=adopt, our hints
-    are put on every EndpointSlice that Kubernetes' own controller writes. Certificates are made,
-    shared by replicas through a Secret, and rotated.
+    are put on every EndpointSlice that Kubernetes' own controller writes. With --budgets=enforce,
+    evictions and deletions of pods that a budget per failure domain does not allow are refused.
+    Certificates are made, shared by replicas through a Secret, and rotated.
     """
-    from zonewise.cli.connection import cluster_config, connected
-    from zonewise.runtime.logs import configure
-    from zonewise.runtime.process import run
+    from zonewise.cli.program.connection import cluster_config, connected
+    from zonewise.runtime.monitoring.monitor import parse_listen
+    from zonewise.runtime.process.logs import configure
+    from zonewise.runtime.process.process import run
     from zonewise.webhook import InjectionSettings
 
+    parse_listen(listen, "--listen", LISTEN)
+    parse_listen(metrics_listen, "--metrics-listen", METRICS_LISTEN)
     options = options.serving()
     configure(verbosity=options.verbose, format=options.log_format)
     namespace = cluster_config(options).namespace
@@ -100,6 +117,7 @@ def command(
                 process,
                 client,
                 settings if rollout.role == "adopt" else None,
+                budgets,
                 namespace=namespace,
                 hosts=hosts or (f"zonewise-webhook.{namespace}.svc",),
                 listen=listen,
@@ -115,6 +133,7 @@ async def _serve(
     process: Process,
     client: Client,
     settings: InjectionSettings | None,
+    budgets: Budgets,
     *,
     namespace: str,
     hosts: tuple[str, ...],
@@ -123,32 +142,43 @@ async def _serve(
     secret: str,
     configuration: str,
 ) -> None:
-    from zonewise.api.registration import (
+    from zonewise.api.objects.admissionregistration import (
         MutatingWebhookConfiguration,
         ValidatingWebhookConfiguration,
     )
     from zonewise.runtime import (
+        AdmissionDispatcher,
         Cache,
         Certificates,
-        Desk,
         Health,
         Metrics,
         Monitor,
         ServerContext,
         WebhookServer,
     )
-    from zonewise.runtime.admission import Handler
-    from zonewise.runtime.health import fresh_watches, synced_watches
-    from zonewise.runtime.logs import logger
-    from zonewise.webhook import HintInjection, validate_service
+    from zonewise.runtime.monitoring.health import fresh_watches, synced_watches
+    from zonewise.runtime.process.logs import logger
+    from zonewise.webhook import Clamp, DisruptionGate, HintInjection, validate_service
+    from zonewise.webhook.gatemetrics import verdict_counter
 
     cache, metrics, health, tls = Cache(client), Metrics(), Health(), ServerContext()
     handlers: dict[str, Handler] = {SERVICES_PATH: validate_service}
     kinds: list[type[MutatingWebhookConfiguration] | type[ValidatingWebhookConfiguration]]
     kinds = [ValidatingWebhookConfiguration]
     if settings is not None:
-        handlers[HINTS_PATH] = HintInjection(cache, settings)
+        handlers[HINTS_PATH] = _patient(cache, HintInjection(cache, settings))
         kinds.append(MutatingWebhookConfiguration)
+    instead: dict[str, Answer] = {}
+    if budgets != "off":
+        gate = DisruptionGate(
+            cache, client, time.time, mode=budgets, observe=verdict_counter(metrics.registry)
+        )
+        handlers |= {EVICTIONS_PATH: gate.eviction, DELETIONS_PATH: gate.deletion}
+        instead = dict.fromkeys((EVICTIONS_PATH, DELETIONS_PATH), gate.instead)
+        if budgets == "enforce":
+            handlers[CLAMP_PATH] = _patient(cache, Clamp(gate.budgets_cache, time.time))
+            kinds.append(MutatingWebhookConfiguration)
+        kinds = list(dict.fromkeys(kinds))
     certificates = Certificates(
         client,
         secret=secret,
@@ -163,13 +193,22 @@ async def _serve(
     health.add_ready("stores", synced_watches(lambda: cache.stats))
     health.add_ready("certificate", certificates.problem)
     health.add_ready("program", process.problem)
-    desk = Desk(handlers, observe=metrics.admission)
+    dispatcher = AdmissionDispatcher(handlers, instead=instead, observe=metrics.admission)
     async with Monitor(metrics, health, listen=metrics_listen):
         process.spawn(cache.run(), name="cache")
-        # Before the stores are complete a decision would drop hints; nobody is answered till then.
-        await process.until_stop(cache.synced())
-        async with WebhookServer(desk, tls=tls, listen=listen) as server:
-            process.spawn(certificates.run(), name="certificates")
+        async with WebhookServer(dispatcher, tls=tls, listen=listen) as server:
             logger("webhook").info("webhooks are served", port=server.port, paths=sorted(handlers))
+            process.spawn(certificates.run(), name="certificates")
+            await process.until_stop(cache.synced())
             process.ready = True
             await process.stopping.wait()
+
+
+def _patient(cache: Cache, handler: Handler) -> Handler:
+    """A handler that waits for complete stores; without them a decision would drop hints."""
+
+    async def answered(request: AdmissionRequest) -> Answer:
+        await cache.synced()
+        return await handler(request)
+
+    return answered

@@ -1,1 +1,1 @@
-"""A Kubernetes cluster in one process: API server, state on SQLite, controllers."""
+"""A Kubernetes cluster in one process, composed: the API server, its components, and their seed."""

@@ -1,9 +1,9 @@
 """A whole cluster in this process: the API server and everyone who works in it.
 
 ``start`` serves (or, without a port, lives for callers in this process alone), ``run`` lets the
-crew work, ``close`` ends both. A cluster needs no order between its parts: each waits for its own
-stores and finds its work in objects. What may differ is in ``Settings``; what the layers above add
-(controllers of their own, a dashboard) comes as further parts.
+components work, ``close`` ends both. A cluster needs no order between its parts: each waits for its
+own stores and finds its work in objects. What may differ is in ``ClusterSettings``; what the layers
+above add (controllers of their own, a dashboard) comes as further parts.
 
 Time and chance come from outside: with a virtual clock, and ``inline`` so that no thread is waited
 for, a cluster lives through an hour in seconds.
@@ -11,49 +11,70 @@ for, a cluster lives through an hour in seconds.
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from zonewise.embedded import kubelets, server
-from zonewise.embedded.accounttokens import AccountTokens
-from zonewise.embedded.budgets import Budgets
-from zonewise.embedded.clients import Clients
-from zonewise.embedded.crew import Crew, Means, Part
-from zonewise.embedded.manifests import Planter
-from zonewise.embedded.mirroring import Mirroring
-from zonewise.embedded.nodes import NodeLifecycle, PodCollector, TaintEviction
-from zonewise.embedded.scheduler import Scheduler
-from zonewise.embedded.volumes import Binder, Ephemeral, Protection, Provisioner
-from zonewise.embedded.workloads.cronjobs import CronJobs
-from zonewise.embedded.workloads.daemonsets import DaemonSets
-from zonewise.embedded.workloads.deployments import Deployments
-from zonewise.embedded.workloads.jobs import Jobs
-from zonewise.embedded.workloads.removal import Mode
-from zonewise.embedded.workloads.replicasets import ReplicaSets
-from zonewise.embedded.workloads.statefulsets import StatefulSets
-from zonewise.embedded.workloads.views import ReplicationController
+from zonewise.api.objects.apps import (
+    DaemonSet,
+    Deployment,
+    ReplicaSet,
+    ReplicationController,
+    StatefulSet,
+)
+from zonewise.api.objects.budgets import DisruptionLedger, DomainRollout, TopologyDisruptionBudget
+from zonewise.apiserver import server
+from zonewise.components import kubelet
+from zonewise.components.disruption.budgets import Budgets
+from zonewise.components.endpointslices.mirroring import Mirroring
+from zonewise.components.nodelifecycle import NodeLifecycle, PodCollector, TaintEviction
+from zonewise.components.scheduler.scheduler import Scheduler
+from zonewise.components.serviceaccount.tokens import AccountTokens
+from zonewise.components.volumes import (
+    AttachDetach,
+    Binder,
+    Ephemeral,
+    Protection,
+    Provisioner,
+)
+from zonewise.components.workloads.cronjobs.controller import CronJobs
+from zonewise.components.workloads.daemonsets.controller import DaemonSets
+from zonewise.components.workloads.deployments.controller import Deployments
+from zonewise.components.workloads.jobs.controller import Jobs
+from zonewise.components.workloads.removal import Mode
+from zonewise.components.workloads.replicasets.controller import ReplicaSets
+from zonewise.components.workloads.statefulsets.controller import StatefulSets
+from zonewise.controllers.budgets import BudgetsController, BudgetsSettings
+from zonewise.controllers.rollouts import RolloutsController, RolloutsSettings
+from zonewise.disruption import BudgetsCache
+from zonewise.disruption.definitions import definitions
+from zonewise.embedded.domain_guard import DomainGuard
+from zonewise.embedded.seed.seeder import Seeder
+from zonewise.embedded.simulated_traffic import SimulatedTraffic
+from zonewise.runtime.controller.components import Component, ComponentContext, ComponentGroup
+from zonewise.webhook import Granting
 
-SERVICE_NETWORKS = ("10.96.0.0/16", "fd00:10:96::/112")
-"""Both families: with the kubelets' ``DUAL_STACK``, every kind of Service can live here."""
+OWNERS = (Deployment, ReplicaSet, ReplicationController, StatefulSet, DaemonSet)
+"""Owners of pods, of the types that all parts share."""
 
-Parts = Mapping[str, Callable[[Means], Part]]
+Parts = Mapping[str, Callable[[ComponentContext], Component]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class ClusterSettings:
     """What may be chosen about a cluster; ``removal`` is how workloads take running pods down."""
 
-    api: server.Settings = field(
-        default_factory=lambda: server.Settings(service_networks=SERVICE_NETWORKS)
+    api: server.ServerSettings = field(
+        default_factory=lambda: server.ServerSettings(service_networks=server.DUAL_STACK)
     )
-    kubelets: kubelets.Settings = kubelets.DUAL_STACK
+    kubelets: kubelet.KubeletSettings = kubelet.DUAL_STACK
     removal: Mode = "evict"
 
 
-class Cluster:
-    """The API server and its crew.
+class EmbeddedCluster:
+    """The API server and its components.
 
     ``rng`` is what parts draw with. ``identities`` draws uids and generated names, which must never
     come again on a folder that is kept: give one without a seed there.
@@ -63,7 +84,7 @@ class Cluster:
         self,
         folder: Path,
         *,
-        settings: Settings | None = None,
+        settings: ClusterSettings | None = None,
         host: str = "127.0.0.1",
         clock: Callable[[], float],
         rng: random.Random,
@@ -71,7 +92,7 @@ class Cluster:
         inline: bool = False,
         parts: Parts | None = None,
     ) -> None:
-        settings = settings or Settings()
+        settings = settings or ClusterSettings()
         self.server = server.ApiServer(
             folder,
             host=host,
@@ -80,52 +101,110 @@ class Cluster:
             rng=identities or rng,
             inline=inline,
         )
-        self.crew = Crew(self.server.connect, clock=clock, rng=rng)
+        self.components = ComponentGroup(self.server.connect, clock=clock, rng=rng)
         self.client = self.server.connect("zonewise")
-        self.planter = Planter(self.client, self.server.registry)
-        self.clients = Clients(self.crew.means("clients"), gates=settings.api.gates)
-        for name, make in {**_parts(settings), **(parts or {})}.items():
-            self.crew.add(name, make)
-        self.crew.add("resourcequota-controller", lambda _: self.server.quota_status)
-        self.crew.add("simulated clients", lambda _: self.clients)
+        self.seeder = Seeder(self.client, self.server.registry)
+        budgets_cache = self._guarded(clock)
+        self.clients = SimulatedTraffic(
+            self.components.context("clients"), gates=settings.api.gates
+        )
+        for name, make in {**_parts(settings, budgets_cache), **(parts or {})}.items():
+            self.components.add(name, make)
+        self.components.add("resourcequota-controller", lambda _: self.server.quota_status)
+        self.components.add("simulated clients", lambda _: self.clients)
+
+    def _guarded(self, clock: Callable[[], float]) -> BudgetsCache:
+        """Have evictions ask the budgets per domain."""
+        budgets_cache = BudgetsCache()
+        cache = self.components.cache
+        for cls, listener in budgets_cache.listeners(OWNERS).items():
+            cache.store(cls).on_change(listener)
+        granting = Granting(
+            self.server.connect("disruption-guard"), budgets_cache, clock, plain=False
+        )
+        self.server.evictions.guard = DomainGuard(self.server.state, cache, budgets_cache, granting)
+        return budgets_cache
 
     async def run(self) -> None:
-        """Let the crew work until cancelled; raises what ended it."""
+        """Let the components work until cancelled; raises what ended it."""
+        await self.seeder.plant(definitions())
+        await self._serves_budgets()
+        self.server.running = True
         try:
-            await self.crew.run()
+            await self.components.run()
         except ExceptionGroup as group:
             first: Exception = group
             while isinstance(first, ExceptionGroup):
                 first = first.exceptions[0]
             raise first from first.__cause__
+        finally:
+            self.server.running = False
+
+    async def _serves_budgets(self) -> None:
+        """Wait for the kinds of budgets per domain, served a moment after they were written."""
+        registry, served = self.server.registry, asyncio.Event()
+        kinds = [
+            one.resource for one in (TopologyDisruptionBudget, DisruptionLedger, DomainRollout)
+        ]
+
+        def look() -> None:
+            if all(registry.of(one.api_version, one.kind) for one in kinds):
+                served.set()
+
+        registry.on_change(look)
+        look()
+        await served.wait()
 
     async def close(self) -> None:
         """Stop serving."""
         await self.server.close()
 
 
-def _parts(settings: Settings) -> Parts:
+def _budgets(context: ComponentContext, budgets_cache: BudgetsCache) -> BudgetsController:
+    return BudgetsController(
+        context,
+        settings=BudgetsSettings(labelled=False, steer=False, owners=OWNERS),
+        budgets_cache=budgets_cache,
+    )
+
+
+def _rollouts(context: ComponentContext, budgets_cache: BudgetsCache) -> RolloutsController:
+    return RolloutsController(
+        context, budgets_cache=budgets_cache, settings=RolloutsSettings(owners=OWNERS)
+    )
+
+
+def _parts(settings: ClusterSettings, budgets_cache: BudgetsCache) -> Parts:
     """Everyone who works in an embedded cluster, under the names their users know."""
     removal = settings.removal
     return {
         "default-scheduler": Scheduler,
-        "kubelet": lambda means: kubelets.Kubelets(means, settings.kubelets),
+        "kubelet": lambda context: kubelet.Kubelets(context, settings.kubelets),
         "node-controller": NodeLifecycle,
         "taint-eviction-controller": TaintEviction,
         "pod-garbage-collector": PodCollector,
-        "deployment-controller": lambda means: Deployments(means, removal=removal),
-        "replicaset-controller": lambda means: ReplicaSets(means, removal=removal),
-        "replication-controller": lambda means: ReplicaSets(
-            means, removal=removal, kind=ReplicationController
+        "deployment-controller": lambda context: Deployments(context, removal=removal),
+        "replicaset-controller": lambda context: ReplicaSets(
+            context, removal=removal, budgets_cache=budgets_cache
         ),
-        "statefulset-controller": lambda means: StatefulSets(means, removal=removal),
-        "daemonset-controller": lambda means: DaemonSets(means, removal=removal),
+        "replication-controller": lambda context: ReplicaSets(
+            context, removal=removal, kind=ReplicationController, budgets_cache=budgets_cache
+        ),
+        "statefulset-controller": lambda context: StatefulSets(
+            context, removal=removal, budgets_cache=budgets_cache
+        ),
+        "daemonset-controller": lambda context: DaemonSets(
+            context, removal=removal, budgets_cache=budgets_cache
+        ),
         "job-controller": Jobs,
         "cronjob-controller": CronJobs,
         "disruption-controller": Budgets,
+        "zonewise-budgets": lambda context: _budgets(context, budgets_cache),
+        "zonewise-rollouts": lambda context: _rollouts(context, budgets_cache),
         "tokens-controller": AccountTokens,
         "endpointslicemirroring-controller": Mirroring,
         "persistentvolume-binder": Binder,
+        "attachdetach-controller": AttachDetach,
         "volume-protection-controller": Protection,
         "ephemeral-volume-controller": Ephemeral,
         "volume-provisioner": Provisioner,

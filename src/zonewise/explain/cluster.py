@@ -11,19 +11,19 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from zonewise.api.core import Node, Service
-from zonewise.api.discovery import LeanEndpointSlice
 from zonewise.api.gates import FeatureGates
 from zonewise.api.meta import Key, Object
-from zonewise.api.pod import Pod
-from zonewise.topology import MissingCpu, MissingZone, Reach, Shares, shares_of, zone_of
+from zonewise.api.objects.core import Node, Service
+from zonewise.api.objects.discovery import LeanEndpointSlice
+from zonewise.api.objects.pod import Pod
+from zonewise.topology import EligibleNodes, MissingCpu, MissingZone, Shares, shares_of, zone_of
 from zonewise.traffic.slices import service_of
 
 DEFAULT_NAMESPACE = "default"
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ReportSettings:
     """How the cluster's controller is set: what a report assumes of it."""
 
     gates: Mapping[str, bool] = field(default_factory=FeatureGates)
@@ -31,7 +31,7 @@ class Settings:
     missing_zone: MissingZone = MissingZone.DISABLE
 
 
-class Cluster:
+class ReportedCluster:
     """The objects that reports are made from."""
 
     def __init__(
@@ -41,9 +41,9 @@ class Cluster:
         services: Iterable[Service] = (),
         slices: Iterable[LeanEndpointSlice] = (),
         pods: Iterable[Pod] = (),
-        settings: Settings | None = None,
+        settings: ReportSettings | None = None,
     ) -> None:
-        self.settings = settings or Settings()
+        self.settings = settings or ReportSettings()
         self.nodes = {node.metadata.name: node for node in nodes}
         self.services = {key_of(service): service for service in services}
         self.zones = {name: zone_of(node) for name, node in self.nodes.items()}
@@ -51,9 +51,9 @@ class Cluster:
         self._pods: dict[str, list[Pod]] = {}
         for pod in pods:
             self._pods.setdefault(key_of(pod)[0], []).append(pod)
-        self._shares: dict[Reach, Shares] = {}
+        self._shares: dict[EligibleNodes, Shares] = {}
 
-    def shares(self, reach: Reach) -> Shares:
+    def shares(self, reach: EligibleNodes) -> Shares:
         """The shares of the zones, of the nodes within reach."""
         known = self._shares.get(reach)
         if known is None:

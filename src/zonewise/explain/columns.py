@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from zonewise.api.values.printable import visible
+
 GAP = "  "
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, right: str = "") -> list[str]:
-    """The lines of a table; ``right`` has an ``r`` at the place of each column of numbers."""
+    """The lines of a table; ``right`` has an ``r`` at the place of each column of numbers.
+
+    Cells hold words of others: they are measured as they are shown.
+    """
+    rows = [[visible(cell) for cell in row] for row in rows]
     sides = right.ljust(len(heads))
     widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
     return [

@@ -16,35 +16,26 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from zonewise.api.core import Service
-from zonewise.api.discovery import LeanEndpointSlice
-from zonewise.api.pod import Pod
-from zonewise.explain.cluster import Cluster
-from zonewise.traffic import Previous, Target, as_obeyed
-from zonewise.traffic.slices import MANAGED_BY_LABEL, MANAGER, Members
-
-FAMILIES = ("IPv4", "IPv6")
+from zonewise.api.objects.core import Service
+from zonewise.api.objects.discovery import LeanEndpointSlice
+from zonewise.api.objects.pod import Pod
+from zonewise.explain.cluster import ReportedCluster
+from zonewise.traffic import Previous, TrafficEndpoint, as_obeyed
+from zonewise.traffic.slices import MANAGED_BY_LABEL, MANAGER, Members, common_weights
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoints:
+class ServiceEndpoints:
     """The endpoints of a Service, by address.
 
     ``ours`` are those whose hints are decided, ``written`` those in our slices as they are,
     ``foreign`` those in slices of others.
     """
 
-    ours: tuple[Target, ...]
-    written: tuple[Target, ...]
-    foreign: tuple[Target, ...]
+    ours: tuple[TrafficEndpoint, ...]
+    written: tuple[TrafficEndpoint, ...]
+    foreign: tuple[TrafficEndpoint, ...]
     previous: Previous
-
-
-def families_of(service: Service, slices: Iterable[LeanEndpointSlice]) -> tuple[str, ...]:
-    """The address families of a Service, the primary one first."""
-    said = tuple(family for family in service.spec.ip_families if family in FAMILIES)
-    there = {part.address_type for part in slices}
-    return said or tuple(family for family in FAMILIES if family in there) or FAMILIES[:1]
 
 
 def ours_and_foreign(
@@ -58,35 +49,38 @@ def ours_and_foreign(
 
 
 def endpoints_of(
-    cluster: Cluster,
+    cluster: ReportedCluster,
     service: Service,
     ours: Sequence[LeanEndpointSlice],
     foreign: Sequence[LeanEndpointSlice],
     pods: Sequence[Pod] | None,
     family: str,
-) -> Endpoints:
+) -> ServiceEndpoints:
     """The endpoints of one family."""
     written = _in_slices(cluster, ours, family)
     strangers = _in_slices(cluster, foreign, family)
+    weights = common_weights(piece for piece in ours if piece.address_type == family)
     if pods is not None:
         made = _from_pods(cluster, service, pods, family)
-        return Endpoints(made, written, strangers, Previous.read(written))
+        return ServiceEndpoints(
+            made, written, strangers, replace(Previous.read(written), weights=weights)
+        )
     hints = {target.name: target.hint for target in written if target.ready}
-    were = Previous(hints, any(hint.zones for hint in hints.values()))
-    return Endpoints(written, written, strangers, were)
+    were = Previous(hints, any(hint.zones for hint in hints.values()), weights)
+    return ServiceEndpoints(written, written, strangers, were)
 
 
 def _from_pods(
-    cluster: Cluster, service: Service, pods: Sequence[Pod], family: str
-) -> tuple[Target, ...]:
+    cluster: ReportedCluster, service: Service, pods: Sequence[Pod], family: str
+) -> tuple[TrafficEndpoint, ...]:
     members, _ = Members().update(service, pods, cluster.zones)
     known = (member.families.get(family) for member in members)
     return _each_once(candidate.target for candidate in known if candidate is not None)
 
 
 def _in_slices(
-    cluster: Cluster, slices: Iterable[LeanEndpointSlice], family: str
-) -> tuple[Target, ...]:
+    cluster: ReportedCluster, slices: Iterable[LeanEndpointSlice], family: str
+) -> tuple[TrafficEndpoint, ...]:
     endpoints = (
         as_obeyed(endpoint)
         for part in slices
@@ -96,14 +90,14 @@ def _in_slices(
     return _each_once(_placed(target, cluster.zones) for target in endpoints)
 
 
-def _placed(target: Target, zones: Mapping[str, str]) -> Target:
+def _placed(target: TrafficEndpoint, zones: Mapping[str, str]) -> TrafficEndpoint:
     zone = zones.get(target.node, target.zone)
     return target if zone == target.zone else replace(target, zone=zone)
 
 
-def _each_once(targets: Iterable[Target]) -> tuple[Target, ...]:
+def _each_once(targets: Iterable[TrafficEndpoint]) -> tuple[TrafficEndpoint, ...]:
     """Each address once: while an endpoint moves between slices, the one that lives longer."""
-    found: dict[str, Target] = {}
+    found: dict[str, TrafficEndpoint] = {}
     for target in targets:
         known = found.get(target.name)
         if known is None or _dying(target) < _dying(known):
@@ -111,5 +105,5 @@ def _each_once(targets: Iterable[Target]) -> tuple[Target, ...]:
     return tuple(found[name] for name in sorted(found))
 
 
-def _dying(target: Target) -> tuple[bool, bool]:
+def _dying(target: TrafficEndpoint) -> tuple[bool, bool]:
     return target.terminating, not target.ready

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 
+from zonewise.api.values.printable import visible
 from zonewise.explain.columns import table
 from zonewise.explain.report import FamilyReport, ServiceReport
-from zonewise.traffic import Mode, Target, ZoneRow
+from zonewise.traffic import LIMITED, TrafficEndpoint, ZoneRow
 
 ROWS = 50
 """How many endpoints are shown; a page is to be read."""
@@ -22,7 +23,7 @@ def service_page(report: ServiceReport) -> str:
             blocks.append([f"{part.family} {got}: {part.reason.message}."])
         blocks += _family(report, part)
     blocks.append(list(report.notes))
-    return "\n\n".join("\n".join(block) for block in blocks if block)
+    return "\n\n".join("\n".join(map(visible, block)) for block in blocks if block)
 
 
 def services_page(reports: Sequence[tuple[str, ServiceReport]]) -> str:
@@ -49,7 +50,8 @@ def services_page(reports: Sequence[tuple[str, ServiceReport]]) -> str:
 
 
 def _family(report: ServiceReport, part: FamilyReport) -> list[list[str]]:
-    return [_zones(part), _endpoints(part), _traffic(report, part), _advice(part)]
+    traffic = _traffic(report, part) if part.keys is None else part.keys.lines()
+    return [_zones(part), _endpoints(part), traffic, _advice(part)]
 
 
 def _zones(part: FamilyReport) -> list[str]:
@@ -82,7 +84,7 @@ def _endpoints(part: FamilyReport) -> list[str]:
     return [*lines, f"… and {more} more; -o json shows all"] if more else lines
 
 
-def _endpoint(target: Target) -> list[str]:
+def _endpoint(target: TrafficEndpoint) -> list[str]:
     state = "terminating" if target.terminating else "yes" if target.ready else "no"
     places = [*target.hint.zones, *(f"node {node}" for node in target.hint.nodes)]
     return [
@@ -104,12 +106,14 @@ def _traffic(report: ServiceReport, part: FamilyReport) -> list[str]:
     ]
     if not part.up_to_date:
         rows.append(["with the slices as they are", _percent(part.applied.in_zone)])
+    if part.stock is not None:
+        rows.append(["with proxies that do not know weights", _percent(part.stock.in_zone)])
     lines = table(["TRAFFIC IN ITS ZONE", ""], rows, right="lr")
     if part.decided.hinted:
         lines.append(
             f"The busiest endpoint gets {_percent(part.decided.overload)} more than average"
         )
-        if report.mode is Mode.AUTO:
+        if report.mode in LIMITED:
             lines[-1] += f"; hints are taken away above {report.limits.drop} %"
         lines[-1] += "."
     return lines

@@ -6,8 +6,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+import msgspec
+
 from zonewise.api.reason import Reason
-from zonewise.traffic import Limits, Mode, Target, ZoneRow
+from zonewise.explain.keys import KeysReport
+from zonewise.traffic import Mode, OverloadLimits, TrafficEndpoint, ZoneRow
 
 DECIMALS = 6
 
@@ -36,16 +39,23 @@ class FamilyReport:
     family: str
     reason: Reason
     zones: tuple[ZoneRow, ...]
-    endpoints: tuple[Target, ...]
+    endpoints: tuple[TrafficEndpoint, ...]
     decided: Effect
     applied: Effect
     in_zone_without_hints: Fraction
     in_zone_limit: Fraction
     up_to_date: bool
     """Whether the slices carry the hints that were decided."""
+    weights: str = ""
+    """The text of the weights that were decided; then ``decided`` is what proxies do with them."""
+    stock: Effect | None = None
+    """In mode weighted, what proxies do that do not know weights."""
+    keys: KeysReport | None = None
+    """What its topology keys mean, if it has some."""
 
     def plain(self) -> dict[str, Any]:
         """As JSON has it."""
+        keys = {} if self.keys is None else {"topologyKeys": self.keys.plain()}
         return {
             "hinted": self.decided.hinted,
             "reason": {
@@ -60,6 +70,16 @@ class FamilyReport:
             "inZoneLimit": number(self.in_zone_limit),
             "overload": number(self.decided.overload),
             "applied": self.applied.plain(),
+            **keys,
+        } | self._weighted()
+
+    def _weighted(self) -> dict[str, Any]:
+        if self.stock is None:
+            return {}
+        stock = {key: value for key, value in self.stock.plain().items() if key != "hinted"}
+        return {
+            "zoneWeights": msgspec.json.decode(self.weights) if self.weights else None,
+            "stock": stock,
         }
 
     def _zone(self, row: ZoneRow) -> dict[str, Any]:
@@ -83,7 +103,7 @@ class ServiceReport:
     service: str
     namespace: str
     mode: Mode
-    limits: Limits
+    limits: OverloadLimits
     families: tuple[FamilyReport, ...]
     notes: tuple[str, ...] = ()
     """What the report could not take into account, a sentence each."""
@@ -114,7 +134,7 @@ class ServiceReport:
         }
 
 
-def _endpoint(target: Target) -> dict[str, Any]:
+def _endpoint(target: TrafficEndpoint) -> dict[str, Any]:
     return {
         "address": target.name,
         "zone": target.zone,

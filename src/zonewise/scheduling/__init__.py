@@ -1,6 +1,6 @@
 """Which node for which pod: the scheduler as a function. Pure."""
 
-from zonewise.scheduling.cluster import Cluster
-from zonewise.scheduling.decision import Change, Decision, Preemption, Refusal
+from zonewise.scheduling.cluster import SchedulerCluster
+from zonewise.scheduling.decision import ClusterEvent, NodeRefusal, Preemption, SchedulingDecision
 
-__all__ = ["Change", "Cluster", "Decision", "Preemption", "Refusal"]
+__all__ = ["ClusterEvent", "NodeRefusal", "Preemption", "SchedulerCluster", "SchedulingDecision"]

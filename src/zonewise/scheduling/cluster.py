@@ -1,14 +1,16 @@
 """The cluster as the scheduler sees it, changed piece by piece, and its decisions.
 
-Everything told to a ``Cluster`` is kept in sums and counts, so that a decision costs what changed
-since the last one of its kind and not what there is. Each change of a node, or of a pod on it,
-puts the node's name into a log. A wish that is asked again looks only at the nodes in the log since
-it was last asked (``ranking``). The answer depends on what the cluster is, never on the order in
-which it was told or on what was asked before: a fresh ``Cluster`` told the same gives the same.
+Everything told to a ``SchedulerCluster`` is kept in sums and counts, so that a decision costs what
+changed since the last one of its kind and not what there is. Each change of a node, or of a pod on
+it, puts the node's name into a log. Requirements that are asked again look only at the nodes in the
+log since it was last asked (``ranking``). The answer depends on what the cluster is, never on the
+order in which it was told or on what was asked before: a fresh ``SchedulerCluster`` told the same
+gives the same.
 
 ``assume`` puts a pod on a node before the API server knows; telling the pod later confirms it.
 
-Bounded: rankings are kept for the wishes asked last, the log is cut where nobody reads it any more.
+Bounded: rankings are kept for the requirements asked last, the log is cut where nobody reads it any
+more.
 """
 
 from __future__ import annotations
@@ -17,31 +19,32 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from zlib import crc32
 
-from zonewise.api.core import Namespace, Node
 from zonewise.api.meta import Key
-from zonewise.api.pod import Pod
-from zonewise.api.podstate import finished
-from zonewise.api.policy import PodDisruptionBudget
-from zonewise.api.selector import Selector
-from zonewise.scheduling.bonds import Bonds
+from zonewise.api.objects.core import Namespace, Node
+from zonewise.api.objects.pod import Pod
+from zonewise.api.objects.pod_state import finished
+from zonewise.api.objects.policy import PodDisruptionBudget
+from zonewise.api.objects.storage import CSINode, VolumeAttachment
+from zonewise.api.values.selector import Selector
 from zonewise.scheduling.decision import (
     AFTERWARDS,
     NO_NODES,
     TERMS_CONFLICT,
-    Decision,
-    Refusal,
+    NodeRefusal,
+    SchedulingDecision,
     none_available,
     nowhere,
 )
-from zonewise.scheduling.factor import Factor, Role
-from zonewise.scheduling.fitness import Fitness
-from zonewise.scheduling.place import Place, Tenant
+from zonewise.scheduling.default_spread import DefaultSpread
+from zonewise.scheduling.node_fit import NodeFits
+from zonewise.scheduling.node_info import NodeInfo, PodInfo
+from zonewise.scheduling.pod_counts import AllPodCounts, Carried, NodeCounts, PodCounts
 from zonewise.scheduling.preemption import preempt
 from zonewise.scheduling.ranking import Ranking
-from zonewise.scheduling.tally import Carried, Counts, Tallies, Tally
-from zonewise.scheduling.terms import Constraint, Crowd, Term, understood
-from zonewise.scheduling.volumes import Shelf, Volumes
-from zonewise.scheduling.wish import Book, Needs, Wish
+from zonewise.scheduling.requirements import NodeRequirements, Requirements, RequirementsCache
+from zonewise.scheduling.terms import Constraint, PodSelection, Term, understood
+from zonewise.scheduling.topology_count import CountRole, TopologyCount
+from zonewise.scheduling.volumes import VolumeCache, Volumes
 
 RANKINGS = 256
 LOG = 1 << 16
@@ -55,38 +58,38 @@ class _Asked:
 
     __slots__ = ("counts", "known", "ranking")
 
-    def __init__(self, ranking: Ranking, counts: list[Counts], known: int) -> None:
+    def __init__(self, ranking: Ranking, counts: list[NodeCounts], known: int) -> None:
         self.ranking = ranking
         self.counts = counts
         self.known = known
 
 
-class Cluster:
+class SchedulerCluster:
     """Nodes, pods and what else matters; ``decide`` says where a pod goes."""
 
     def __init__(self, *, seed: int = 0) -> None:
-        self.places: dict[str, Place] = {}
+        self.node_infos: dict[str, NodeInfo] = {}
         self.budgets: dict[Key, tuple[PodDisruptionBudget, Selector]] = {}
-        self.bonds = Bonds()
-        self.shelf = Shelf()
-        self.book = Book()
+        self.default_spread = DefaultSpread()
+        self.volume_cache = VolumeCache()
+        self.requirements_cache = RequirementsCache()
         self._seed = seed
         self._version = 0
         self._log: list[str] = []
         self._log_start = 0
-        self._tenants: dict[Key, Tenant] = {}
-        self._homeless: dict[str, dict[Key, Tenant]] = {}
+        self._pod_infos: dict[Key, PodInfo] = {}
+        self._homeless: dict[str, dict[Key, PodInfo]] = {}
         self._spaces: dict[str, Mapping[str, str]] = {}
-        self._tallies = Tallies()
+        self._tallies = AllPodCounts()
         self._carried: dict[tuple[Term, int], Carried] = {}
         self._carriers: list[Carried] = []
         self._many_carriers = CARRIERS
-        self._fitness: dict[tuple[Needs, frozenset[str] | None], Fitness] = {}
-        self._asked: OrderedDict[Wish, _Asked] = OrderedDict()
-        self._nominated: dict[Key, Tenant] = {}
-        # What was said to a wish of which no pod fits, until anything changes: thousands of equal
-        # pods that wait cost as much as one.
-        self._refused: dict[object, Decision] = {}
+        self._node_fits: dict[tuple[NodeRequirements, frozenset[str] | None], NodeFits] = {}
+        self._asked: OrderedDict[Requirements, _Asked] = OrderedDict()
+        self._nominated: dict[Key, PodInfo] = {}
+        # What was said to requirements that no node meets, until anything changes: thousands of
+        # equal pods that wait cost as much as one.
+        self._refused: dict[object, SchedulingDecision] = {}
 
     # What there is
 
@@ -94,25 +97,25 @@ class Cluster:
         """A node came or changed."""
         self._refused.clear()
         name = node.metadata.name
-        place = self.places.get(name)
+        node_info = self.node_infos.get(name)
         version = self._changed(name)
-        if place is not None:
-            place.become(node, version)
+        if node_info is not None:
+            node_info.become(node, version)
             return
         tie = crc32(f"{self._seed}/{name}".encode())
-        place = self.places[name] = Place(node, tie=tie, version=version)
-        for tenant in self._homeless.pop(name, {}).values():
-            self._settle(tenant)
+        node_info = self.node_infos[name] = NodeInfo(node, tie=tie, version=version)
+        for pod_info in self._homeless.pop(name, {}).values():
+            self._settle(pod_info)
 
     def remove_node(self, name: str) -> None:
         """A node is gone; its pods are remembered, should it come back."""
-        place = self.places.get(name)
-        if place is None:
+        node_info = self.node_infos.get(name)
+        if node_info is None:
             return
-        for tenant in tuple(place.tenants.values()):
-            self._unsettle(tenant)
-            self._homeless.setdefault(name, {})[tenant.key] = tenant
-        del self.places[name]
+        for pod_info in tuple(node_info.pod_infos.values()):
+            self._unsettle(pod_info)
+            self._homeless.setdefault(name, {})[pod_info.key] = pod_info
+        del self.node_infos[name]
         self._changed(name)
         self._refused.clear()
 
@@ -121,32 +124,32 @@ class Cluster:
         if not pod.spec.node_name or finished(pod):
             self.remove_pod(pod.key)
             return
-        known = self._tenants.get(pod.key)
+        known = self._pod_infos.get(pod.key)
         if known is not None and self._same(known, pod):
             known.pod = pod
             return
-        self._tell(Tenant(pod, self.book.wish(pod), pod.spec.node_name))
+        self._tell(PodInfo(pod, self.requirements_cache.requirements(pod), pod.spec.node_name))
 
     def assume(self, pod: Pod, node: str) -> None:
         """Count a pod as if it were on a node already."""
-        self._tell(Tenant(pod, self.book.wish(pod), node))
+        self._tell(PodInfo(pod, self.requirements_cache.requirements(pod), node))
 
     def remove_pod(self, key: Key) -> None:
         """A pod is gone."""
-        tenant = self._tenants.pop(key, None)
-        if tenant is None:
+        pod_info = self._pod_infos.pop(key, None)
+        if pod_info is None:
             return
         self._refused.clear()
-        self.shelf.unuse(tenant.pod)
-        if tenant.node in self.places:
-            self._unsettle(tenant)
+        self.volume_cache.unuse(pod_info.pod)
+        if pod_info.node in self.node_infos:
+            self._unsettle(pod_info)
         else:
-            self._homeless[tenant.node].pop(key)
+            self._homeless[pod_info.node].pop(key)
 
     def nominate(self, pod: Pod, node: str) -> None:
         """Keep room on a node for a pod that waits until others have made it."""
         self._refused.clear()
-        self._nominated[pod.key] = Tenant(pod, self.book.wish(pod), node)
+        self._nominated[pod.key] = PodInfo(pod, self.requirements_cache.requirements(pod), node)
 
     def withdraw(self, key: Key) -> None:
         """A pod waits for room no more."""
@@ -157,9 +160,9 @@ class Cluster:
         """Pods a node is kept free for that are less important than another."""
         priority = pod.spec.priority or 0
         return [
-            tenant.key
-            for tenant in self._nominated.values()
-            if tenant.node == node and tenant.priority < priority
+            pod_info.key
+            for pod_info in self._nominated.values()
+            if pod_info.node == node and pod_info.priority < priority
         ]
 
     def set_namespace(self, namespace: Namespace) -> None:
@@ -179,36 +182,65 @@ class Cluster:
         self._refused.clear()
         self.budgets.pop(key, None)
 
-    def tenant(self, key: Key) -> Tenant | None:
+    def set_csi_node(self, node: CSINode) -> None:
+        """The drivers of a node came or changed."""
+        self.volume_cache.set_limits(node)
+        self._touch(node.metadata.name)
+
+    def remove_csi_node(self, name: str) -> None:
+        """A node has no drivers any more."""
+        self.volume_cache.remove_limits(name)
+        self._touch(name)
+
+    def set_attachment(self, item: VolumeAttachment) -> None:
+        """A volume is attached to a node, or about to be."""
+        self.volume_cache.set_attachment(item)
+        self._touch(item.spec.node_name)
+
+    def remove_attachment(self, item: VolumeAttachment) -> None:
+        """A volume is detached from a node."""
+        self.volume_cache.remove_attachment(item)
+        self._touch(item.spec.node_name)
+
+    def _touch(self, name: str) -> None:
+        """Something about a node changed that is kept elsewhere."""
+        self._refused.clear()
+        version = self._changed(name)
+        if name in self.node_infos:
+            self.node_infos[name].version = version
+
+    def pod_info(self, key: Key) -> PodInfo | None:
         """The pod on a node, or assumed there."""
-        return self._tenants.get(key)
+        return self._pod_infos.get(key)
 
     # What follows
 
-    def decide(self, pod: Pod) -> Decision:
+    def decide(self, pod: Pod) -> SchedulingDecision:
         """The node of a pod, or why there is none."""
-        if not self.places:
-            return Decision(message=NO_NODES)
-        asked = self.shelf.asked(pod)
+        if not self.node_infos:
+            return SchedulingDecision(message=NO_NODES)
+        asked = self.volume_cache.asked(pod)
         if isinstance(asked, str):
-            return nowhere(self.places, asked)
-        wish = self.book.wish(pod, held_together=self.bonds.of, volumes=asked)
-        if wish.needs.names is not None and not wish.needs.names:
-            return nowhere(self.places, TERMS_CONFLICT)
-        ranking = self.ranking(wish)
+            return nowhere(self.node_infos, asked)
+        requirements = self.requirements_cache.requirements(
+            pod, held_together=self.default_spread.of, volumes=asked
+        )
+        if requirements.needs.names is not None and not requirements.needs.names:
+            return nowhere(self.node_infos, TERMS_CONFLICT)
+        ranking = self.ranking(requirements)
         excluded = self._kept_free(pod, ranking)
         nominated = pod.status.nominated_node_name
         if (
-            nominated in self.places
+            nominated in self.node_infos
             and nominated not in excluded
             and ranking.refusal(nominated) is None
         ):
-            return Decision(node=nominated, claims=self._claims(pod, asked, nominated))
+            return SchedulingDecision(node=nominated, claims=self._claims(pod, asked, nominated))
         best = ranking.best(excluded)
         if best is not None:
             name, score = best
-            return Decision(node=name, score=score, claims=self._claims(pod, asked, name))
-        same = (wish, pod.spec.priority or 0, pod.spec.preemption_policy, nominated)
+            return SchedulingDecision(node=name, score=score, claims=self._claims(pod, asked, name))
+        same = (requirements, pod.spec.priority or 0, pod.spec.preemption_policy, nominated)
         known = self._refused.get(same)
         if known is None or excluded:
             known = self._refuse(pod, ranking, excluded)
@@ -216,11 +248,13 @@ class Cluster:
                 self._refused[same] = known
         return known
 
-    def _refuse(self, pod: Pod, ranking: Ranking, excluded: Mapping[str, Refusal]) -> Decision:
+    def _refuse(
+        self, pod: Pod, ranking: Ranking, excluded: Mapping[str, NodeRefusal]
+    ) -> SchedulingDecision:
         refusals = {**ranking.refusals(), **excluded}
         preemption, said, waits = preempt(self, pod, ranking, refusals)
-        message = none_available(len(self.places), refusals.values())
-        return Decision(
+        message = none_available(len(self.node_infos), refusals.values())
+        return SchedulingDecision(
             message=f"{message} {AFTERWARDS}{said}" if said else message,
             refusals=refusals,
             preemption=preemption,
@@ -230,130 +264,141 @@ class Cluster:
     def _claims(self, pod: Pod, asked: Volumes, name: str) -> dict[Key, str]:
         if not asked.unbound:
             return {}
-        taken = asked.taken(self.places[name].labels, name)
-        assert taken is not None
-        waiting = self.shelf.waiting(pod)
+        taken = asked.taken(self.node_infos[name].labels, name)
+        assert not isinstance(taken, NodeRefusal)
+        waiting = self.volume_cache.waiting(pod)
         return {claim.key: volume for claim, volume in zip(waiting, taken, strict=True)}
 
-    def ranking(self, wish: Wish) -> Ranking:
-        """The nodes as a wish sees them now."""
-        asked = self._asked.get(wish)
+    def ranking(self, requirements: Requirements) -> Ranking:
+        """The nodes as these requirements rank them now."""
+        asked = self._asked.get(requirements)
         if asked is not None and not self._up_to_date(asked):
-            self._drop(wish)
+            self._drop(requirements)
             asked = None
         if asked is None:
-            asked = self._ask(wish)
-        self._asked.move_to_end(wish)
-        self._judge(asked.ranking.fitness)
+            asked = self._ask(requirements)
+        self._asked.move_to_end(requirements)
+        self._judge(asked.ranking.node_fits)
         asked.ranking.refresh()
         return asked.ranking
 
-    def _judge(self, fitness: Fitness) -> None:
+    def _judge(self, node_fits: NodeFits) -> None:
         """Bring the verdicts of the nodes up to date."""
         end = self._log_start + len(self._log)
-        if fitness.position >= self._log_start:
-            fitness.refresh(self._log[fitness.position - self._log_start :], self.places)
+        if node_fits.position >= self._log_start:
+            node_fits.refresh(self._log[node_fits.position - self._log_start :], self.node_infos)
         else:
-            fitness.refresh({**self.places, **fitness.verdicts}, self.places)
-        fitness.position = end
+            node_fits.refresh({**self.node_infos, **node_fits.verdicts}, self.node_infos)
+        node_fits.position = end
 
-    def refusal(self, pod: Pod, ranking: Ranking, name: str) -> Refusal | None:
+    def refusal(self, pod: Pod, ranking: Ranking, name: str) -> NodeRefusal | None:
         """Why a node cannot take a pod beside those that it is kept free for, or None."""
-        refusal = self.ranking(ranking.wish).refusal(name)
+        refusal = self.ranking(ranking.requirements).refusal(name)
         if refusal is not None:
             return refusal
-        guests = [tenant for tenant in self._awaited(pod) if tenant.node == name]
+        guests = [pod_info for pod_info in self._awaited(pod) if pod_info.node == name]
         if not guests:
             return None
-        for tenant in guests:
-            self.place(tenant)
-        refusal = self.ranking(ranking.wish).refusal(name)
-        for tenant in guests:
-            self.displace(tenant)
+        for pod_info in guests:
+            self.simulate_add(pod_info)
+        refusal = self.ranking(ranking.requirements).refusal(name)
+        for pod_info in guests:
+            self.simulate_remove(pod_info)
         return refusal
 
-    def place(self, tenant: Tenant) -> None:
-        """Put a pod on a node to see what would follow; ``displace`` undoes it."""
-        self._settle(tenant)
+    def simulate_add(self, pod_info: PodInfo) -> None:
+        """Put a pod on a node to see what would follow; ``simulate_remove`` undoes it."""
+        self._settle(pod_info)
 
-    def displace(self, tenant: Tenant) -> None:
-        """Take a pod off its node to see what would follow; ``place`` undoes it."""
-        self._unsettle(tenant)
+    def simulate_remove(self, pod_info: PodInfo) -> None:
+        """Take a pod off its node to see what would follow; ``simulate_add`` undoes it."""
+        self._unsettle(pod_info)
 
-    def _kept_free(self, pod: Pod, ranking: Ranking) -> dict[str, Refusal]:
+    def _kept_free(self, pod: Pod, ranking: Ranking) -> dict[str, NodeRefusal]:
         """Nodes that would take the pod, were they not kept free for others."""
-        found: dict[str, Refusal] = {}
+        found: dict[str, NodeRefusal] = {}
         if self._nominated:
-            for name in {tenant.node for tenant in self._awaited(pod)}:
+            for name in {pod_info.node for pod_info in self._awaited(pod)}:
                 if ranking.refusal(name) is None:
                     refusal = self.refusal(pod, ranking, name)
                     if refusal is not None:
                         found[name] = refusal
         return found
 
-    def _awaited(self, pod: Pod) -> Iterator[Tenant]:
+    def _awaited(self, pod: Pod) -> Iterator[PodInfo]:
         """Pods that wait for room and are at least as important."""
         priority = pod.spec.priority or 0
-        for tenant in self._nominated.values():
-            if tenant.priority >= priority and tenant.key != pod.key and tenant.node in self.places:
-                yield tenant
+        for pod_info in self._nominated.values():
+            if (
+                pod_info.priority >= priority
+                and pod_info.key != pod.key
+                and pod_info.node in self.node_infos
+            ):
+                yield pod_info
 
-    def _ask(self, wish: Wish) -> _Asked:
+    def _ask(self, requirements: Requirements) -> _Asked:
         if len(self._carriers) > self._many_carriers:
             self._tidy()
-        counts: list[Counts] = []
-        factors = list(self._factors(wish, counts))
-        names = wish.needs.names
-        scope = None if factors else names
-        fitness = self._fitness.get((wish.needs, scope))
-        if fitness is None:
-            fitness = self._fitness[wish.needs, scope] = Fitness(wish.needs, scope)
-        self._judge(fitness)
-        space = self._spaces.get(wish.namespace, _NO_LABELS)
-        itself = all(term.crowd.has(wish.namespace, space, wish.labels) for term in wish.near)
-        ranking = Ranking(wish, fitness, factors, self.places, itself=itself)
-        fitness.dirty[id(ranking)] = ranking.dirty
+        counts: list[NodeCounts] = []
+        topology_counts = list(self._topology_counts(requirements, counts))
+        names = requirements.needs.names
+        scope = None if topology_counts else names
+        node_fits = self._node_fits.get((requirements.needs, scope))
+        if node_fits is None:
+            node_fits = self._node_fits[requirements.needs, scope] = NodeFits(
+                requirements.needs, scope, self.volume_cache
+            )
+        self._judge(node_fits)
+        space = self._spaces.get(requirements.namespace, _NO_LABELS)
+        itself = all(
+            term.selection.has(requirements.namespace, space, requirements.labels)
+            for term in requirements.near
+        )
+        ranking = Ranking(requirements, node_fits, topology_counts, self.node_infos, itself=itself)
+        node_fits.dirty[id(ranking)] = ranking.dirty
         for one in counts:
             one.dirty[id(ranking)] = ranking.dirty
-        asked = self._asked[wish] = _Asked(ranking, counts, len(self._carriers))
+        asked = self._asked[requirements] = _Asked(ranking, counts, len(self._carriers))
         if len(self._asked) > RANKINGS:
             self._drop(next(iter(self._asked)))
         return asked
 
-    def _factors(self, wish: Wish, counts: list[Counts]) -> Iterator[Factor]:
-        def factor(
-            role: Role,
+    def _topology_counts(
+        self, requirements: Requirements, counts: list[NodeCounts]
+    ) -> Iterator[TopologyCount]:
+        def topology_count(
+            role: CountRole,
             key: str,
-            source: Counts,
+            source: NodeCounts,
             *,
             constraint: Constraint | None = None,
             weight: int = 0,
-        ) -> Factor:
+        ) -> TopologyCount:
             counts.append(source)
-            return Factor(role, key, source.by_node, constraint=constraint, weight=weight)
+            return TopologyCount(role, key, source.by_node, constraint=constraint, weight=weight)
 
-        def tally(*crowds: Crowd) -> Tally:
-            return self._tallies.use(crowds, self._tenants.values(), self._spaces)
+        def tally(*selections: PodSelection) -> PodCounts:
+            return self._tallies.use(selections, self._pod_infos.values(), self._spaces)
 
         # Where only one node is asked, there is nothing to compare.
-        alone = wish.needs.names is not None and len(wish.needs.names) == 1
-        for one in wish.hard:
-            yield factor(Role.SPREAD, one.key, tally(one.crowd), constraint=one)
-        if wish.near:
-            source = tally(*(term.crowd for term in wish.near))
-            for term in wish.near:
-                yield factor(Role.NEAR, term.key, source)
-        for term in wish.away:
-            yield factor(Role.AWAY, term.key, tally(term.crowd))
+        alone = requirements.needs.names is not None and len(requirements.needs.names) == 1
+        for one in requirements.hard:
+            yield topology_count(CountRole.SPREAD, one.key, tally(one.selection), constraint=one)
+        if requirements.near:
+            source = tally(*(term.selection for term in requirements.near))
+            for term in requirements.near:
+                yield topology_count(CountRole.NEAR, term.key, source)
+        for term in requirements.away:
+            yield topology_count(CountRole.AWAY, term.key, tally(term.selection))
         if not alone:
-            for one in wish.soft:
-                yield factor(Role.EVEN, one.key, tally(one.crowd), constraint=one)
-            for weight, term in wish.likes:
-                yield factor(Role.LIKE, term.key, tally(term.crowd), weight=weight)
+            for one in requirements.soft:
+                yield topology_count(CountRole.EVEN, one.key, tally(one.selection), constraint=one)
+            for weight, term in requirements.likes:
+                yield topology_count(CountRole.LIKE, term.key, tally(term.selection), weight=weight)
         for carried in self._carriers:
-            if self._concerns(carried, wish) and not (alone and carried.weight):
-                role = Role.LIKE if carried.weight else Role.UNWELCOME
-                yield factor(role, carried.term.key, carried, weight=carried.weight)
+            if self._concerns(carried, requirements) and not (alone and carried.weight):
+                role = CountRole.LIKE if carried.weight else CountRole.UNWELCOME
+                yield topology_count(role, carried.term.key, carried, weight=carried.weight)
 
     def _tidy(self) -> None:
         """Forget terms that nobody carries any more; revisions of workloads leave them behind."""
@@ -362,34 +407,34 @@ class Cluster:
         self._carriers = list(self._carried.values())
         self._many_carriers = 2 * len(self._carriers) + CARRIERS
 
-    def _concerns(self, carried: Carried, wish: Wish) -> bool:
-        space = self._spaces.get(wish.namespace, _NO_LABELS)
-        return carried.term.crowd.has(wish.namespace, space, wish.labels)
+    def _concerns(self, carried: Carried, requirements: Requirements) -> bool:
+        space = self._spaces.get(requirements.namespace, _NO_LABELS)
+        return carried.term.selection.has(requirements.namespace, space, requirements.labels)
 
     def _up_to_date(self, asked: _Asked) -> bool:
         """Whether the ranking may be continued: no new term concerns it."""
-        wish = asked.ranking.wish
+        requirements = asked.ranking.requirements
         for carried in self._carriers[asked.known :]:
-            if self._concerns(carried, wish):
+            if self._concerns(carried, requirements):
                 return False
         asked.known = len(self._carriers)
         return True
 
-    def _drop(self, wish: Wish) -> None:
-        asked = self._asked.pop(wish)
+    def _drop(self, requirements: Requirements) -> None:
+        asked = self._asked.pop(requirements)
         ranking = asked.ranking
         for one in asked.counts:
-            if one.dirty.pop(id(ranking), None) is not None and isinstance(one, Tally):
+            if one.dirty.pop(id(ranking), None) is not None and isinstance(one, PodCounts):
                 self._tallies.release(one)
-        fitness = ranking.fitness
-        del fitness.dirty[id(ranking)]
-        if not fitness.dirty:
-            del self._fitness[fitness.key]
+        node_fits = ranking.node_fits
+        del node_fits.dirty[id(ranking)]
+        if not node_fits.dirty:
+            del self._node_fits[node_fits.key]
 
     def _forget(self) -> None:
         self._refused.clear()
-        for wish in tuple(self._asked):
-            self._drop(wish)
+        for requirements in tuple(self._asked):
+            self._drop(requirements)
 
     def _changed(self, name: str) -> int:
         self._version += 1
@@ -401,17 +446,17 @@ class Cluster:
             self._log_start += cut
         return self._version
 
-    def _tell(self, tenant: Tenant) -> None:
-        self.remove_pod(tenant.key)
-        self._tenants[tenant.key] = tenant
-        self.shelf.use(tenant.pod)
+    def _tell(self, pod_info: PodInfo) -> None:
+        self.remove_pod(pod_info.key)
+        self._pod_infos[pod_info.key] = pod_info
+        self.volume_cache.use(pod_info.pod)
         self._refused.clear()
-        if tenant.node in self.places:
-            self._settle(tenant)
+        if pod_info.node in self.node_infos:
+            self._settle(pod_info)
         else:
-            self._homeless.setdefault(tenant.node, {})[tenant.key] = tenant
+            self._homeless.setdefault(pod_info.node, {})[pod_info.key] = pod_info
 
-    def _same(self, known: Tenant, pod: Pod) -> bool:
+    def _same(self, known: PodInfo, pod: Pod) -> bool:
         """Whether a pod that was told again means the same for the cluster."""
         old, new = known.pod.metadata, pod.metadata
         return (
@@ -419,22 +464,24 @@ class Cluster:
             and old.uid == new.uid
             and old.generation == new.generation
             and (old.deletion_timestamp is None) == (new.deletion_timestamp is None)
-            and all(old.labels.get(key) == new.labels.get(key) for key in self.book.asked)
+            and all(
+                old.labels.get(key) == new.labels.get(key) for key in self.requirements_cache.asked
+            )
         )
 
-    def _settle(self, tenant: Tenant) -> None:
-        self.places[tenant.node].put(tenant, self._changed(tenant.node))
-        self._count(tenant, 1)
+    def _settle(self, pod_info: PodInfo) -> None:
+        self.node_infos[pod_info.node].put(pod_info, self._changed(pod_info.node))
+        self._count(pod_info, 1)
 
-    def _unsettle(self, tenant: Tenant) -> None:
-        self.places[tenant.node].take(tenant.key, self._changed(tenant.node))
-        self._count(tenant, -1)
+    def _unsettle(self, pod_info: PodInfo) -> None:
+        self.node_infos[pod_info.node].take(pod_info.key, self._changed(pod_info.node))
+        self._count(pod_info, -1)
 
-    def _count(self, tenant: Tenant, change: int) -> None:
-        self._tallies.count(tenant, change, self._spaces)
-        for term, weight in tenant.wish.carried:
+    def _count(self, pod_info: PodInfo, change: int) -> None:
+        self._tallies.count(pod_info, change, self._spaces)
+        for term, weight in pod_info.requirements.carried:
             carried = self._carried.get((term, weight))
             if carried is None:
                 carried = self._carried[term, weight] = Carried(term, weight)
                 self._carriers.append(carried)
-            carried.count(tenant.node, change)
+            carried.count(pod_info.node, change)

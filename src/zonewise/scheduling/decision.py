@@ -23,7 +23,7 @@ AFTERWARDS: Final = "no new claims to deallocate, preemption: "
 """What follows the reasons. Of devices there are none here, but that is said of all pods."""
 
 
-class Change(Flag):
+class ClusterEvent(Flag):
     """What happens in a cluster, as far as it may turn a refusal."""
 
     NODE = auto()
@@ -34,18 +34,20 @@ class Change(Flag):
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class NodeRefusal:
     """Why one node cannot take a pod."""
 
     reasons: tuple[str, ...]
     resolvable: bool = False
-    helped_by: Change = Change.NODE
+    helped_by: ClusterEvent = ClusterEvent.NODE
 
 
-def _no(reason: str, *, resolvable: bool = False, helped_by: Change | None = None) -> Refusal:
+def _no(
+    reason: str, *, resolvable: bool = False, helped_by: ClusterEvent | None = None
+) -> NodeRefusal:
     if helped_by is None:
-        helped_by = Change.NODE | Change.POD_WENT if resolvable else Change.NODE
-    return Refusal((reason,), resolvable, helped_by)
+        helped_by = ClusterEvent.NODE | ClusterEvent.POD_WENT if resolvable else ClusterEvent.NODE
+    return NodeRefusal((reason,), resolvable, helped_by)
 
 
 CORDONED = _no("node(s) were unschedulable")
@@ -56,20 +58,34 @@ PORTS_TAKEN = _no("node(s) didn't have free ports for the requested pod ports", 
 UNEVEN = _no(
     "node(s) didn't match pod topology spread constraints",
     resolvable=True,
-    helped_by=Change.NODE | Change.POD_CAME | Change.POD_WENT,
+    helped_by=ClusterEvent.NODE | ClusterEvent.POD_CAME | ClusterEvent.POD_WENT,
 )
 NO_DOMAIN = _no("node(s) didn't match pod topology spread constraints (missing required label)")
-NOT_NEAR = _no("node(s) didn't match pod affinity rules", helped_by=Change.NODE | Change.POD_CAME)
+NOT_NEAR = _no(
+    "node(s) didn't match pod affinity rules", helped_by=ClusterEvent.NODE | ClusterEvent.POD_CAME
+)
 TOO_NEAR = _no("node(s) didn't match pod anti-affinity rules", resolvable=True)
 UNWELCOME = _no("node(s) didn't satisfy existing pods anti-affinity rules", resolvable=True)
 VOLUME_ELSEWHERE = _no(
-    "node(s) didn't match PersistentVolume's node affinity", helped_by=Change.NODE | Change.VOLUME
+    "node(s) didn't match PersistentVolume's node affinity",
+    helped_by=ClusterEvent.NODE | ClusterEvent.VOLUME,
 )
 VOLUME_NONE = _no(
     "node(s) didn't find available persistent volumes to bind",
-    helped_by=Change.NODE | Change.VOLUME,
+    helped_by=ClusterEvent.NODE | ClusterEvent.VOLUME,
 )
-VOLUME_ZONE = _no("node(s) had no available volume zone", helped_by=Change.NODE | Change.VOLUME)
+VOLUME_TOO_BIG = _no(
+    "node(s) did not have enough free storage",
+    helped_by=ClusterEvent.NODE | ClusterEvent.VOLUME,
+)
+TOO_MANY_VOLUMES = _no(
+    "node(s) exceed max volume count",
+    resolvable=True,
+    helped_by=ClusterEvent.NODE | ClusterEvent.POD_WENT | ClusterEvent.VOLUME,
+)
+VOLUME_ZONE = _no(
+    "node(s) had no available volume zone", helped_by=ClusterEvent.NODE | ClusterEvent.VOLUME
+)
 CLAIM_IN_USE = _no(
     "node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode"
     " already in-use by another pod",
@@ -90,7 +106,7 @@ class Preemption:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class SchedulingDecision:
     """The node, or the reason of every node; then maybe a node where pods make room.
 
     ``message`` is empty if a node was found. ``score`` is what the chosen node had; it says
@@ -102,15 +118,15 @@ class Decision:
     claims: Mapping[Key, str] = field(default_factory=dict)
     """Claims that waited for the node, and the volumes they get; "" is one that must be made."""
     message: str = ""
-    refusals: Mapping[str, Refusal] = field(default_factory=dict)
+    refusals: Mapping[str, NodeRefusal] = field(default_factory=dict)
     preemption: Preemption | None = None
     waits: bool = False
     """Whether the nomination that the pod may have stays."""
 
     @property
-    def helped_by(self) -> Change:
+    def helped_by(self) -> ClusterEvent:
         """What must happen before it is worth to ask again."""
-        helped = Change.NODE
+        helped = ClusterEvent.NODE
         for refusal in self.refusals.values():
             helped |= refusal.helped_by
         return helped
@@ -123,37 +139,37 @@ class Decision:
         )
 
 
-def together(refusals: Sequence[Refusal]) -> Refusal:
+def together(refusals: Sequence[NodeRefusal]) -> NodeRefusal:
     """Several refusals of one node as one."""
     if len(refusals) == 1:
         return refusals[0]
     helped = refusals[0].helped_by
     for refusal in refusals:
         helped |= refusal.helped_by
-    return Refusal(
+    return NodeRefusal(
         tuple(reason for refusal in refusals for reason in refusal.reasons),
         all(refusal.resolvable for refusal in refusals),
         helped,
     )
 
 
-def nowhere(nodes: Iterable[str], said: str) -> Decision:
+def nowhere(nodes: Iterable[str], said: str) -> SchedulingDecision:
     """A pod that no node is asked for, because of something about itself."""
-    refusal = Refusal((said,), helped_by=Change.NODE | Change.VOLUME)
+    refusal = NodeRefusal((said,), helped_by=ClusterEvent.NODE | ClusterEvent.VOLUME)
     refusals = dict.fromkeys(nodes, refusal)
     # What follows the reason is what Kubernetes' scheduler says when it did not ask any node.
     message = f"0/{len(refusals)} nodes are available: {said}. not found"
-    return Decision(message=message, refusals=refusals)
+    return SchedulingDecision(message=message, refusals=refusals)
 
 
-def none_available(nodes: int, refusals: Iterable[Refusal]) -> str:
+def none_available(nodes: int, refusals: Iterable[NodeRefusal]) -> str:
     """How many nodes refuse for which reason."""
     counts = Counter(reason for refusal in refusals for reason in refusal.reasons)
     listed = ", ".join(sorted(f"{count} {reason}" for reason, count in counts.items()))
     return f"0/{nodes} nodes are available:" + (f" {listed}." if listed else "")
 
 
-def not_helpful(nodes: int, tried: Mapping[str, Refusal]) -> str:
+def not_helpful(nodes: int, tried: Mapping[str, NodeRefusal]) -> str:
     """What became of a preemption that found no node."""
-    rest = [Refusal((NOT_HELPFUL,))] * (nodes - len(tried))
+    rest = [NodeRefusal((NOT_HELPFUL,))] * (nodes - len(tried))
     return none_available(nodes, (*tried.values(), *rest))

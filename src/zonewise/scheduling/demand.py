@@ -16,9 +16,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
-from zonewise.api import quantity
 from zonewise.api.meta import QuantityText
-from zonewise.api.pod import Container, PodSpec
+from zonewise.api.objects.pod import Container, PodSpec
+from zonewise.api.values import quantity
 
 ASSUMED_CPU = Fraction(1, 10)
 ASSUMED_MEMORY = Fraction(200 * 1024 * 1024)

@@ -17,16 +17,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from zonewise.api.meta import Key
-from zonewise.api.pod import Pod
-from zonewise.api.policy import PodDisruptionBudget
-from zonewise.api.selector import Selector
+from zonewise.api.objects.pod import Pod
+from zonewise.api.objects.pod_state import DISRUPTION_TARGET
+from zonewise.api.objects.policy import PodDisruptionBudget
+from zonewise.api.values.selector import Selector
 from zonewise.scheduling import decision
-from zonewise.scheduling.decision import Preemption, Refusal
-from zonewise.scheduling.place import Place, Tenant
+from zonewise.scheduling.decision import NodeRefusal, Preemption
+from zonewise.scheduling.node_info import NodeInfo, PodInfo
 from zonewise.scheduling.ranking import Ranking
 
 if TYPE_CHECKING:
-    from zonewise.scheduling.cluster import Cluster
+    from zonewise.scheduling.cluster import SchedulerCluster
 
 LEAST_TRIED = 100
 LOWEST = -(2**31)
@@ -34,111 +35,113 @@ REASON = "PreemptionByScheduler"
 
 
 def preempt(
-    cluster: Cluster, pod: Pod, ranking: Ranking, refusals: Mapping[str, Refusal]
+    cluster: SchedulerCluster, pod: Pod, ranking: Ranking, refusals: Mapping[str, NodeRefusal]
 ) -> tuple[Preemption | None, str, bool]:
     """Whom to take off, or what to say; and whether an earlier nomination stays."""
     unfit = _ineligible(cluster, pod, refusals)
     if unfit:
         return None, unfit, True
-    places = [cluster.places[name] for name, refusal in refusals.items() if refusal.resolvable]
-    places.sort(key=lambda place: place.tie)
-    limit = max(len(places) // 10, LEAST_TRIED)
+    node_infos = [
+        cluster.node_infos[name] for name, refusal in refusals.items() if refusal.resolvable
+    ]
+    node_infos.sort(key=lambda node_info: node_info.tie)
+    limit = max(len(node_infos) // 10, LEAST_TRIED)
     found: list[tuple[tuple[object, ...], Preemption]] = []
-    tried: dict[str, Refusal] = {}
+    tried: dict[str, NodeRefusal] = {}
     harmless = False
-    for place in places:
-        outcome = _victims(cluster, pod, ranking, place)
-        if isinstance(outcome, Refusal):
-            tried[place.name] = outcome
+    for node_info in node_infos:
+        outcome = _victims(cluster, pod, ranking, node_info)
+        if isinstance(outcome, NodeRefusal):
+            tried[node_info.name] = outcome
             continue
         victims, violations = outcome
         found.append(
             (
-                (violations, *_weight(victims), place.tie, place.name),
-                Preemption(place.name, tuple(one.key for one in victims), violations),
+                (violations, *_weight(victims), node_info.tie, node_info.name),
+                Preemption(node_info.name, tuple(one.key for one in victims), violations),
             )
         )
         harmless = harmless or not violations
         if harmless and len(found) >= limit:
             break
     if not found:
-        return None, decision.not_helpful(len(cluster.places), tried), False
+        return None, decision.not_helpful(len(cluster.node_infos), tried), False
     return min(found, key=lambda one: one[0])[1], "", False
 
 
-def _ineligible(cluster: Cluster, pod: Pod, refusals: Mapping[str, Refusal]) -> str:
+def _ineligible(cluster: SchedulerCluster, pod: Pod, refusals: Mapping[str, NodeRefusal]) -> str:
     if pod.spec.preemption_policy == "Never":
         return "not eligible due to preemptionPolicy=Never."
     nominated = pod.status.nominated_node_name
-    place = cluster.places.get(nominated)
+    node_info = cluster.node_infos.get(nominated)
     refusal = refusals.get(nominated)
-    if place is None or (refusal is not None and not refusal.resolvable):
+    if node_info is None or (refusal is not None and not refusal.resolvable):
         return ""
-    if any(_making_room(tenant) for tenant in _lesser(place, pod)):
+    if any(_making_room(pod_info) for pod_info in _lesser(node_info, pod)):
         return "not eligible due to a terminating pod on the nominated node."
     return ""
 
 
-def _making_room(tenant: Tenant) -> bool:
-    return tenant.ending and any(
-        one.type == "DisruptionTarget" and one.status == "True" and one.reason == REASON
-        for one in tenant.pod.status.conditions
+def _making_room(pod_info: PodInfo) -> bool:
+    return pod_info.ending and any(
+        one.type == DISRUPTION_TARGET and one.status == "True" and one.reason == REASON
+        for one in pod_info.pod.status.conditions
     )
 
 
-def _lesser(place: Place, pod: Pod) -> list[Tenant]:
+def _lesser(node_info: NodeInfo, pod: Pod) -> list[PodInfo]:
     """Pods that may be taken off for another, the most important first."""
     priority = pod.spec.priority or 0
-    lesser = [tenant for tenant in place.tenants.values() if tenant.priority < priority]
+    lesser = [pod_info for pod_info in node_info.pod_infos.values() if pod_info.priority < priority]
     return sorted(lesser, key=_importance)
 
 
-def _importance(tenant: Tenant) -> tuple[int, str, Key]:
-    return -tenant.priority, _since(tenant), tenant.key
+def _importance(pod_info: PodInfo) -> tuple[int, str, Key]:
+    return -pod_info.priority, _since(pod_info), pod_info.key
 
 
-def _since(tenant: Tenant) -> str:
+def _since(pod_info: PodInfo) -> str:
     """When a pod started; one that has not yet did so last. Times of equal form sort as text."""
-    return tenant.pod.status.start_time or "9999"
+    return pod_info.pod.status.start_time or "9999"
 
 
 def _victims(
-    cluster: Cluster, pod: Pod, ranking: Ranking, place: Place
-) -> tuple[list[Tenant], int] | Refusal:
-    lesser = _lesser(place, pod)
+    cluster: SchedulerCluster, pod: Pod, ranking: Ranking, node_info: NodeInfo
+) -> tuple[list[PodInfo], int] | NodeRefusal:
+    lesser = _lesser(node_info, pod)
     if not lesser:
         return decision.NO_VICTIMS
     off = list(lesser)
-    for tenant in lesser:
-        cluster.displace(tenant)
+    for pod_info in lesser:
+        cluster.simulate_remove(pod_info)
     try:
-        refusal = cluster.refusal(pod, ranking, place.name)
+        refusal = cluster.refusal(pod, ranking, node_info.name)
         if refusal is not None:
             return refusal
         breaking, others = _by_budget(lesser, cluster.budgets)
         violations = 0
-        for tenant in (*breaking, *others):
-            cluster.place(tenant)
-            if cluster.refusal(pod, ranking, place.name) is None:
-                off.remove(tenant)
+        for pod_info in (*breaking, *others):
+            cluster.simulate_add(pod_info)
+            if cluster.refusal(pod, ranking, node_info.name) is None:
+                off.remove(pod_info)
             else:
-                cluster.displace(tenant)
-                violations += tenant in breaking
+                cluster.simulate_remove(pod_info)
+                violations += pod_info in breaking
         return list(off), violations
     finally:
-        for tenant in off:
-            cluster.place(tenant)
+        for pod_info in off:
+            cluster.simulate_add(pod_info)
 
 
 def _by_budget(
-    tenants: Iterable[Tenant], budgets: Mapping[Key, tuple[PodDisruptionBudget, Selector]]
-) -> tuple[list[Tenant], list[Tenant]]:
+    pod_infos: Iterable[PodInfo], budgets: Mapping[Key, tuple[PodDisruptionBudget, Selector]]
+) -> tuple[list[PodInfo], list[PodInfo]]:
     """Pods whose budget would be broken, were all before them in the list taken; and the others."""
     allowed = {key: budget.status.disruptions_allowed for key, (budget, _) in budgets.items()}
-    breaking: list[Tenant] = []
-    others: list[Tenant] = []
-    for tenant in tenants:
-        meta = tenant.pod.metadata
+    breaking: list[PodInfo] = []
+    others: list[PodInfo] = []
+    for pod_info in pod_infos:
+        meta = pod_info.pod.metadata
         broken = False
         for key, (budget, selects) in budgets.items():
             if (
@@ -149,11 +152,11 @@ def _by_budget(
             ):
                 allowed[key] -= 1
                 broken = broken or allowed[key] < 0
-        (breaking if broken else others).append(tenant)
+        (breaking if broken else others).append(pod_info)
     return breaking, others
 
 
-def _weight(victims: Sequence[Tenant]) -> tuple[int, int, int, tuple[int, ...]]:
+def _weight(victims: Sequence[PodInfo]) -> tuple[int, int, int, tuple[int, ...]]:
     """How much is lost; less is better."""
     highest = max((one.priority for one in victims), default=LOWEST)
     earliest = min((_since(one) for one in victims if one.priority == highest), default="")

@@ -1,4 +1,4 @@
-"""All nodes in the order of how well they suit one wish, kept while pods come and go.
+"""All nodes by how well they suit one set of requirements, kept while pods come and go.
 
 A node whose own verdict is no refusal lies in a drawer with all nodes that other pods treat alike:
 same wide domains, same narrow counts, same taints and preferences. In a drawer the best is on top
@@ -11,9 +11,9 @@ the one that happened to come first.
 
 Not every change is looked at at once. Who counts pods or judges nodes marks the nodes that a
 ranking must see (``dirty``): counts that changed, nodes that came, went, or became better. A node
-that only became worse, as one does that just got a pod of another wish, stays where it is; its
-entry is corrected when it comes up. So the pods of one wish cost those of a hundred others nothing.
-Entries of a heap that are not the newest of their node are skipped.
+that only became worse, as one does that just got a pod with other requirements, stays where it is;
+its entry is corrected when it comes up. So pods with one set of requirements cost those with others
+nothing. Entries of a heap that are not the newest of their node are skipped.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from collections.abc import Collection, Mapping, Sequence
 from heapq import heappop, heappush, heapreplace
 
 from zonewise.scheduling import decision
-from zonewise.scheduling.decision import Refusal
-from zonewise.scheduling.factor import Factor, Role
-from zonewise.scheduling.fitness import Entry, Fitness
-from zonewise.scheduling.place import Place
-from zonewise.scheduling.scores import Group, Seen, extras
-from zonewise.scheduling.wish import Wish
+from zonewise.scheduling.decision import NodeRefusal
+from zonewise.scheduling.node_fit import Entry, NodeFits
+from zonewise.scheduling.node_info import NodeInfo
+from zonewise.scheduling.requirements import Requirements
+from zonewise.scheduling.scores import NodeGroup, Seen, extras
+from zonewise.scheduling.topology_count import CountRole, TopologyCount
 
 _DrawerKey = tuple[tuple[str | None, ...], tuple[int | None, ...], int, int]
 _NOBODY: frozenset[str] = frozenset()
@@ -57,38 +57,48 @@ class _Row:
 
 
 class Ranking:
-    """The nodes as one wish sees them; ``itself`` if the pod is one of those it wants near."""
+    """The nodes as requirements rank them; ``itself`` if the pod is one of those it wants near."""
 
     def __init__(
         self,
-        wish: Wish,
-        fitness: Fitness,
-        factors: Sequence[Factor],
-        places: Mapping[str, Place],
+        requirements: Requirements,
+        node_fits: NodeFits,
+        topology_counts: Sequence[TopologyCount],
+        node_infos: Mapping[str, NodeInfo],
         *,
         itself: bool,
     ) -> None:
-        self.wish = wish
+        self.requirements = requirements
         self._itself = itself
-        self.fitness = fitness
-        self._places = places
-        self._factors = sorted(factors, key=lambda factor: factor.role)
-        self._narrow = [factor for factor in self._factors if factor.narrow]
-        self._of: dict[Role, list[tuple[int, Factor]]] = {role: [] for role in Role}
+        self.node_fits = node_fits
+        self._node_infos = node_infos
+        self._topology_counts = sorted(
+            topology_counts, key=lambda topology_count: topology_count.role
+        )
+        self._narrow = [
+            topology_count for topology_count in self._topology_counts if topology_count.narrow
+        ]
+        self._of: dict[CountRole, list[tuple[int, TopologyCount]]] = {
+            role: [] for role in CountRole
+        }
         wide: dict[str, int] = {}
-        each = self._each = tuple(enumerate(self._factors))
-        for number, factor in each:
-            self._of[factor.role].append((number, factor))
-            if not factor.narrow:
-                factor.slot = wide.setdefault(factor.key, len(wide))
-        for slot, factor in enumerate(self._narrow):
-            factor.slot = slot
+        each = self._each = tuple(enumerate(self._topology_counts))
+        for number, topology_count in each:
+            self._of[topology_count.role].append((number, topology_count))
+            if not topology_count.narrow:
+                topology_count.slot = wide.setdefault(topology_count.key, len(wide))
+        for slot, topology_count in enumerate(self._narrow):
+            topology_count.slot = slot
         self._wide_keys = tuple(wide)
-        self._spread_keys = tuple(factor.key for _, factor in self._of[Role.SPREAD])
-        self._even_keys = tuple(factor.key for _, factor in self._of[Role.EVEN])
+        self._spread_keys = tuple(
+            topology_count.key for _, topology_count in self._of[CountRole.SPREAD]
+        )
+        self._even_keys = tuple(
+            topology_count.key for _, topology_count in self._of[CountRole.EVEN]
+        )
         self._rows: dict[str, _Row] = {}
         self._drawers: dict[_DrawerKey, _Drawer] = {}
-        self.dirty: set[str] = set(fitness.verdicts)
+        self.dirty: set[str] = set(node_fits.verdicts)
         """Nodes that must be looked at before the next answer."""
 
     def refresh(self) -> None:
@@ -97,9 +107,9 @@ class Ranking:
             return
         again = dict[str, None]()
         for name in self.dirty:
-            place = self._places.get(name)
-            if place is not None:
-                self._count(place, again)
+            node_info = self._node_infos.get(name)
+            if node_info is not None:
+                self._count(node_info, again)
                 again[name] = None
             elif name in self._rows:
                 self._leave(name, self._rows.pop(name), again)
@@ -109,29 +119,29 @@ class Ranking:
             if row is not None:
                 self._file(name, row)
 
-    def refusal(self, name: str) -> Refusal | None:
+    def refusal(self, name: str) -> NodeRefusal | None:
         """Why a node cannot take the pod, or None."""
         row = self._rows.get(name)
         if row is None:
             return decision.NOT_NAMED
         if row.drawer is None:
-            return self.fitness.verdicts[name].refusal
+            return self.node_fits.verdicts[name].refusal
         return self._against(self._seen(row.drawer), self._least(), self._first())
 
-    def refusals(self) -> dict[str, Refusal]:
+    def refusals(self) -> dict[str, NodeRefusal]:
         """Why each node that cannot take the pod cannot."""
         least, first = self._least(), self._first()
         said = {
             drawer.key: self._against(self._seen(drawer), least, first)
             for drawer in self._drawers.values()
         }
-        found: dict[str, Refusal] = {}
-        for name in self._places:
+        found: dict[str, NodeRefusal] = {}
+        for name in self._node_infos:
             row = self._rows.get(name)
             if row is None:
-                refusal: Refusal | None = decision.NOT_NAMED
+                refusal: NodeRefusal | None = decision.NOT_NAMED
             elif row.drawer is None:
-                refusal = self.fitness.verdicts[name].refusal
+                refusal = self.node_fits.verdicts[name].refusal
             else:
                 refusal = said[row.drawer.key]
             if refusal is not None:
@@ -141,19 +151,21 @@ class Ranking:
     def best(self, excluded: Collection[str] = _NOBODY) -> tuple[str, int] | None:
         """The node the pod goes to, and its score; None if no node can take it."""
         least, first = self._least(), self._first()
-        possible: list[Group] = []
+        possible: list[NodeGroup] = []
         for drawer in tuple(self._drawers.values()):
             seen = self._seen(drawer)
             if self._against(seen, least, first) is None:
                 top, size = self._top(drawer, excluded)
                 if top is not None:
                     possible.append(
-                        Group(seen, drawer.wide, drawer.disliked, drawer.preferred, size, top)
+                        NodeGroup(seen, drawer.wide, drawer.disliked, drawer.preferred, size, top)
                     )
         if not possible:
             return None
         winner: Entry | None = None
-        scores = extras(possible, self._of[Role.EVEN], self._of[Role.LIKE], self.wish.strict)
+        scores = extras(
+            possible, self._of[CountRole.EVEN], self._of[CountRole.LIKE], self.requirements.strict
+        )
         for group, extra in zip(possible, scores, strict=True):
             score, count, tie, name = group.top
             candidate = (score - extra, count, tie, name)
@@ -162,62 +174,63 @@ class Ranking:
         assert winner is not None
         return winner[3], -winner[0]
 
-    def _count(self, place: Place, again: dict[str, None]) -> None:
+    def _count(self, node_info: NodeInfo, again: dict[str, None]) -> None:
         """Bring the counts of a node's domains up to date."""
-        name = place.name
+        name = node_info.name
         row = self._rows.get(name)
-        if row is None or row.shape != place.shape:
+        if row is None or row.shape != node_info.shape:
             if row is not None:
                 self._leave(name, row, again)
-            row = self._rows[name] = self._join(place)
+            row = self._rows[name] = self._join(node_info)
         counts = row.counts
-        for number, factor in self._each:
-            count = factor.counts.get(name, 0)
+        for number, topology_count in self._each:
+            count = topology_count.counts.get(name, 0)
             change = count - counts[number]
             if change:
                 counts[number] = count
                 domain = row.domains[number]
                 if domain is not None:
-                    factor.sums[domain] += change
-                    if factor.narrow:
-                        again.update(dict.fromkeys(factor.nodes[domain]))
+                    topology_count.sums[domain] += change
+                    if topology_count.narrow:
+                        again.update(dict.fromkeys(topology_count.nodes[domain]))
 
-    def _join(self, place: Place) -> _Row:
-        labels, standing = place.labels, self.fitness.verdicts[place.name].standing
-        row = _Row(place.shape, tuple(labels.get(one.key) for one in self._factors))
+    def _join(self, node_info: NodeInfo) -> _Row:
+        labels, standing = node_info.labels, self.node_fits.verdicts[node_info.name].standing
+        row = _Row(node_info.shape, tuple(labels.get(one.key) for one in self._topology_counts))
         row.wide = tuple(labels.get(key) for key in self._wide_keys)
         whole = {
-            Role.SPREAD: all(key in labels for key in self._spread_keys),
-            Role.EVEN: not self.wish.strict or all(key in labels for key in self._even_keys),
+            CountRole.SPREAD: all(key in labels for key in self._spread_keys),
+            CountRole.EVEN: not self.requirements.strict
+            or all(key in labels for key in self._even_keys),
         }
-        for factor, label in zip(self._factors, row.labels, strict=True):
-            counted = whole.get(factor.role, True) and factor.counted(standing)
+        for topology_count, label in zip(self._topology_counts, row.labels, strict=True):
+            counted = whole.get(topology_count.role, True) and topology_count.counted(standing)
             domain = label if counted else None
             row.domains.append(domain)
-            factor.join(place.name, label, domain)
+            topology_count.join(node_info.name, label, domain)
         return row
 
     def _leave(self, name: str, row: _Row, again: dict[str, None]) -> None:
-        for number, factor in enumerate(self._factors):
+        for number, topology_count in enumerate(self._topology_counts):
             label = row.labels[number]
-            factor.leave(name, label, row.domains[number], row.counts[number])
-            if factor.narrow and label is not None:
-                again.update(dict.fromkeys(factor.nodes.get(label, ())))
+            topology_count.leave(name, label, row.domains[number], row.counts[number])
+            if topology_count.narrow and label is not None:
+                again.update(dict.fromkeys(topology_count.nodes.get(label, ())))
         if row.drawer is not None:
             self._take_out(row)
 
     def _file(self, name: str, row: _Row) -> None:
         """Lay a node into its drawer."""
-        verdict = self.fitness.verdicts[name]
+        verdict = self.node_fits.verdicts[name]
         if verdict.refusal is not None:
             if row.drawer is not None:
                 self._take_out(row)
             return
         states = tuple(
             [
-                factor.state(row.labels[number], row.counts[number])
-                for number, factor in enumerate(self._factors)
-                if factor.narrow
+                topology_count.state(row.labels[number], row.counts[number])
+                for number, topology_count in enumerate(self._topology_counts)
+                if topology_count.narrow
             ]
         )
         standing = verdict.standing
@@ -262,7 +275,7 @@ class Ranking:
             row = self._rows.get(entry[3])
             if row is None or row.drawer is not drawer or row.entry != entry:
                 heappop(heap)
-            elif (now := self.fitness.verdicts[entry[3]].entry) != entry:
+            elif (now := self.node_fits.verdicts[entry[3]].entry) != entry:
                 row.entry = now
                 heapreplace(heap, now)
             elif entry[3] in excluded:
@@ -284,40 +297,44 @@ class Ranking:
         """The count of each factor where the nodes of a drawer are; None without the label."""
         wide, states = drawer.wide, drawer.states
         seen: Seen = []
-        for factor in self._factors:
-            if factor.narrow:
-                seen.append(states[factor.slot])
+        for topology_count in self._topology_counts:
+            if topology_count.narrow:
+                seen.append(states[topology_count.slot])
             else:
-                label = wide[factor.slot]
-                seen.append(None if label is None else factor.sums.get(label, 0))
+                label = wide[topology_count.slot]
+                seen.append(None if label is None else topology_count.sums.get(label, 0))
         return seen
 
     def _least(self) -> list[int]:
-        return [factor.least() for _, factor in self._of[Role.SPREAD]]
+        return [topology_count.least() for _, topology_count in self._of[CountRole.SPREAD]]
 
     def _first(self) -> bool:
         """Whether the pod is the first of those it wants to be near to: then it may go anywhere."""
-        near = self._of[Role.NEAR]
-        return self._itself and not any(any(factor.sums.values()) for _, factor in near)
+        near = self._of[CountRole.NEAR]
+        return self._itself and not any(
+            any(topology_count.sums.values()) for _, topology_count in near
+        )
 
-    def _against(self, seen: Seen, least: Sequence[int], first: bool) -> Refusal | None:
+    def _against(self, seen: Seen, least: Sequence[int], first: bool) -> NodeRefusal | None:
         """What other pods have against the nodes of a drawer."""
-        if not self._factors:
+        if not self._topology_counts:
             return None
-        for smallest, (number, factor) in zip(least, self._of[Role.SPREAD], strict=True):
-            count, constraint = seen[number], factor.constraint
+        for smallest, (number, topology_count) in zip(
+            least, self._of[CountRole.SPREAD], strict=True
+        ):
+            count, constraint = seen[number], topology_count.constraint
             assert constraint is not None
             if count is None:
                 return decision.NO_DOMAIN
             if count + constraint.itself - smallest > constraint.max_skew:
                 return decision.UNEVEN
-        near = self._of[Role.NEAR]
+        near = self._of[CountRole.NEAR]
         if near:
             counts = [seen[number] for number, _ in near]
             if None in counts or (not first and not all(counts)):
                 return decision.NOT_NEAR
-        if any(seen[number] for number, _ in self._of[Role.AWAY]):
+        if any(seen[number] for number, _ in self._of[CountRole.AWAY]):
             return decision.TOO_NEAR
-        if any(seen[number] for number, _ in self._of[Role.UNWELCOME]):
+        if any(seen[number] for number, _ in self._of[CountRole.UNWELCOME]):
             return decision.UNWELCOME
         return None

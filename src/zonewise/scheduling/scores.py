@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from math import log
 from typing import NamedTuple
 
-from zonewise.scheduling.factor import Factor
-from zonewise.scheduling.fitness import TOP, Entry
+from zonewise.scheduling.node_fit import TOP, Entry
+from zonewise.scheduling.topology_count import TopologyCount
 from zonewise.topology import HOSTNAME_LABEL
 
 TAINTS, PREFERENCES, SPREADING, NEIGHBOURS = 3, 2, 2, 2
@@ -20,10 +20,10 @@ TAINTS, PREFERENCES, SPREADING, NEIGHBOURS = 3, 2, 2, 2
 Seen = list[int | None]
 """The count of each factor; None where the nodes have no such label."""
 
-Numbered = Sequence[tuple[int, Factor]]
+Numbered = Sequence[tuple[int, TopologyCount]]
 
 
-class Group(NamedTuple):
+class NodeGroup(NamedTuple):
     """Nodes that differ in their own scores only, and the best of them."""
 
     seen: Seen
@@ -34,7 +34,7 @@ class Group(NamedTuple):
     top: Entry
 
 
-def extras(groups: Sequence[Group], even: Numbered, likes: Numbered, strict: bool) -> list[int]:
+def extras(groups: Sequence[NodeGroup], even: Numbered, likes: Numbered, strict: bool) -> list[int]:
     """What each group gets, the same whether or not equal nodes are one group."""
     dislike = max(group.disliked for group in groups)
     prefer = max(group.preferred for group in groups)
@@ -51,23 +51,23 @@ def extras(groups: Sequence[Group], even: Numbered, likes: Numbered, strict: boo
     return found
 
 
-def _evenness(groups: Sequence[Group], factors: Numbered, strict: bool) -> list[int]:
+def _evenness(groups: Sequence[NodeGroup], topology_counts: Numbered, strict: bool) -> list[int]:
     """Fewer pods in the domain are better, and more so in keys with many domains."""
-    if not factors:
+    if not topology_counts:
         return [0] * len(groups)
     judged = [
-        not strict or all(group.seen[number] is not None for number, _ in factors)
+        not strict or all(group.seen[number] is not None for number, _ in topology_counts)
         for group in groups
     ]
     there = [group for group, use in zip(groups, judged, strict=True) if use]
     weights: list[tuple[int, float, int]] = []
-    for number, factor in factors:
-        if factor.key == HOSTNAME_LABEL:
+    for number, topology_count in topology_counts:
+        if topology_count.key == HOSTNAME_LABEL:
             domains = sum(group.size for group in there)
         else:
-            domains = len({group.wide[factor.slot] or "" for group in there})
-        assert factor.constraint is not None
-        weights.append((number, log(domains + 2), factor.constraint.max_skew - 1))
+            domains = len({group.wide[topology_count.slot] or "" for group in there})
+        assert topology_count.constraint is not None
+        weights.append((number, log(domains + 2), topology_count.constraint.max_skew - 1))
     raw = [
         _crowding(group, weights) if use else -1 for group, use in zip(groups, judged, strict=True)
     ]
@@ -78,7 +78,7 @@ def _evenness(groups: Sequence[Group], factors: Numbered, strict: bool) -> list[
     ]
 
 
-def _crowding(group: Group, weights: Sequence[tuple[int, float, int]]) -> int:
+def _crowding(group: NodeGroup, weights: Sequence[tuple[int, float, int]]) -> int:
     score = 0.0
     for number, weight, slack in weights:
         count = group.seen[number]
@@ -87,10 +87,13 @@ def _crowding(group: Group, weights: Sequence[tuple[int, float, int]]) -> int:
     return int(score + 0.5)
 
 
-def _liking(groups: Sequence[Group], factors: Numbered) -> list[int]:
+def _liking(groups: Sequence[NodeGroup], topology_counts: Numbered) -> list[int]:
     """Pods that are wanted near, less those that are not."""
     raw = [
-        sum(factor.weight * (group.seen[number] or 0) for number, factor in factors)
+        sum(
+            topology_count.weight * (group.seen[number] or 0)
+            for number, topology_count in topology_counts
+        )
         for group in groups
     ]
     low, high = min(raw), max(raw)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from zonewise.api.core import Taint
-from zonewise.api.pod import Toleration
-from zonewise.api.taints import tolerated
+from zonewise.api.objects.core import Taint
+from zonewise.api.objects.pod import Toleration
+from zonewise.api.objects.taints import tolerated
 
 UNSCHEDULABLE = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
 """What a cordoned node is taken to carry."""

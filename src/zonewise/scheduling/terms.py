@@ -1,6 +1,6 @@
 """Which pods a pod wants near, or away, and how evenly it wants to be spread: compiled.
 
-Two terms that mean the same are equal, so that many pods share one count (``tally``).
+Two terms that mean the same are equal, so that many pods share one count (``pod_counts``).
 ``matchLabelKeys`` and ``mismatchLabelKeys`` are resolved with the labels of the pod that carries
 the term; an API server has usually done so already, and doing it twice changes nothing.
 """
@@ -10,16 +10,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from zonewise.api import selector as labelselector
 from zonewise.api.errors import ParseError
 from zonewise.api.meta import LabelSelector
-from zonewise.api.pod import PodAffinityTerm, TopologySpreadConstraint
-from zonewise.api.selector import NOTHING, Operator, Requirement, Selector
+from zonewise.api.objects.pod import PodAffinityTerm, TopologySpreadConstraint
+from zonewise.api.values import selector as labelselector
+from zonewise.api.values.selector import NOTHING, Operator, Requirement, Selector
 from zonewise.topology import HOSTNAME_LABEL, ZONE_LABEL
 
 
 @dataclass(frozen=True, slots=True)
-class Crowd:
+class PodSelection:
     """Which pods are meant: by namespace, by the namespace's labels, by their own.
 
     Pods that end are not ``counted`` where only living ones matter.
@@ -47,7 +47,7 @@ class Crowd:
 class Term:
     """A crowd, and the topology key that says what "near" is."""
 
-    crowd: Crowd
+    selection: PodSelection
     key: str
 
 
@@ -55,7 +55,7 @@ class Term:
 class Constraint:
     """How unevenly a crowd may be spread over the domains of a topology key."""
 
-    crowd: Crowd
+    selection: PodSelection
     key: str
     max_skew: int
     min_domains: int = 1
@@ -72,12 +72,12 @@ def term_of(term: PodAffinityTerm, namespace: str, labels: Mapping[str, str]) ->
         *_keyed(term.mismatch_label_keys, labels, Operator.NOT_IN),
     ]
     own = not term.namespaces and term.namespace_selector is None
-    crowd = Crowd(
+    selection = PodSelection(
         namespaces=frozenset((namespace,) if own else term.namespaces),
         space=understood(term.namespace_selector),
         pods=_selector(term.label_selector, extra),
     )
-    return Term(crowd, term.topology_key)
+    return Term(selection, term.topology_key)
 
 
 def constraint_of(
@@ -88,7 +88,7 @@ def constraint_of(
         constraint.label_selector, [*_keyed(constraint.match_label_keys, labels, Operator.IN)]
     )
     return Constraint(
-        crowd=living(namespace, pods),
+        selection=living(namespace, pods),
         key=constraint.topology_key,
         max_skew=constraint.max_skew,
         min_domains=constraint.min_domains or 1,
@@ -100,14 +100,14 @@ def constraint_of(
 
 def default_constraints(namespace: str, pods: Selector) -> tuple[Constraint, ...]:
     """What every scheduler prefers for pods that a Service or a workload holds together."""
-    crowd = living(namespace, pods)
-    return Constraint(crowd, HOSTNAME_LABEL, 3), Constraint(crowd, ZONE_LABEL, 5)
+    selection = living(namespace, pods)
+    return Constraint(selection, HOSTNAME_LABEL, 3), Constraint(selection, ZONE_LABEL, 5)
 
 
-def living(namespace: str, pods: Selector) -> Crowd:
+def living(namespace: str, pods: Selector) -> PodSelection:
     """The pods of a namespace that do not end; an empty selector counts nobody."""
     counted = pods if pods.requirements else NOTHING
-    return Crowd(frozenset((namespace,)), NOTHING, counted, ending=False)
+    return PodSelection(frozenset((namespace,)), NOTHING, counted, ending=False)
 
 
 def understood(selector: LabelSelector | None) -> Selector:

@@ -2,26 +2,37 @@
 
 A claim that is bound ties the pod to where its volume can be used. One whose class waits for the
 first consumer may be bound to any volume that is free and can be used from the node, or gets one
-made there if its class can. One that should be bound at once and is not keeps the pod waiting
-wherever.
+made there if its class can and its driver, should it tell how much room it has, has enough. One
+that should be bound at once and is not keeps the pod waiting wherever.
 
-What follows for nodes is a plain value: pods whose volumes lie in the same zone ask the same.
+What follows for nodes is a plain value: pods whose volumes lie in the same zone ask the same. Only
+where a driver limits how many of its volumes a node can hold, pods differ by which they are.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from math import ceil
 
-from zonewise.api import nodeselector, quantity
 from zonewise.api.meta import Key
-from zonewise.api.nodeselector import NodeTerm, NodeTerms
-from zonewise.api.pod import Pod
-from zonewise.api.selector import Operator, Requirement, Selector
-from zonewise.api.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
+from zonewise.api.objects.pod import Pod
+from zonewise.api.objects.storage import (
+    CSIDriver,
+    CSINode,
+    CSIStorageCapacity,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    StorageClass,
+    VolumeAttachment,
+)
+from zonewise.api.values import nodeselector, quantity
+from zonewise.api.values.nodeselector import NodeTerm, NodeTerms
+from zonewise.api.values.selector import Operator, Requirement, Selector
 from zonewise.scheduling import decision
-from zonewise.scheduling.decision import Refusal
+from zonewise.scheduling.decision import NodeRefusal
 from zonewise.scheduling.terms import understood
 from zonewise.topology import REGION_LABEL, ZONE_LABEL
 
@@ -30,6 +41,9 @@ BIND_COMPLETED = "pv.kubernetes.io/bind-completed"
 BETA_CLASS = "volume.beta.kubernetes.io/storage-class"
 NO_PROVISIONER = ("", "kubernetes.io/no-provisioner")
 ZONES = (ZONE_LABEL, REGION_LABEL)
+
+Attached = tuple[str, str]
+"""A driver and a volume of it: its name, or its claim's namespace/name before there is one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +55,8 @@ class Unbound:
     made: bool = False
     where: NodeTerms | None = None
     """Whether a volume can be made, and for which nodes."""
+    room: tuple[Selector, ...] | None = None
+    """The nodes that can reach enough free storage; None if the driver does not tell."""
     node: str = ""
 
     def volume(self, labels: Mapping[str, str], name: str, taken: Iterable[str]) -> str:
@@ -50,6 +66,18 @@ class Unbound:
                 if volume not in taken and (terms is None or terms.matches(labels, name)):
                     return volume
         return ""
+
+    def unmakable(self, labels: Mapping[str, str], name: str) -> NodeRefusal | None:
+        """Why no volume can be made for the claim on a node."""
+        if (
+            not self.made
+            or self.node not in ("", name)
+            or not (self.where is None or self.where.matches(labels, name))
+        ):
+            return decision.VOLUME_NONE
+        if self.room is not None and not any(one.matches(labels) for one in self.room):
+            return decision.VOLUME_TOO_BIG
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,16 +89,19 @@ class Volumes:
     bound: tuple[NodeTerms, ...] = ()
     unbound: tuple[Unbound, ...] = ()
     zones: tuple[tuple[str, frozenset[str]], ...] = ()
+    attached: frozenset[Attached] = frozenset()
+    """The volumes of drivers that limit how many of them a node can hold."""
 
-    def refused_by(self, labels: Mapping[str, str], name: str) -> Refusal | None:
+    def refused_by(self, labels: Mapping[str, str], name: str) -> NodeRefusal | None:
         """Why a node of this name with these labels cannot have the volumes."""
         if self.in_use:
             return decision.CLAIM_IN_USE
-        reasons: list[Refusal] = []
+        reasons: list[NodeRefusal] = []
         if not all(terms.matches(labels, name) for terms in self.bound):
             reasons.append(decision.VOLUME_ELSEWHERE)
-        if self.taken(labels, name) is None:
-            reasons.append(decision.VOLUME_NONE)
+        taken = self.taken(labels, name)
+        if isinstance(taken, NodeRefusal):
+            reasons.append(taken)
         if reasons:
             return decision.together(reasons)
         if any(zone in labels for zone in ZONES) and any(
@@ -79,17 +110,13 @@ class Volumes:
             return decision.VOLUME_ZONE
         return None
 
-    def taken(self, labels: Mapping[str, str], name: str) -> list[str] | None:
-        """The volume of each claim that waits, "" if it must be made; None if one gets none."""
+    def taken(self, labels: Mapping[str, str], name: str) -> list[str] | NodeRefusal:
+        """The volume of each claim that waits, "" if it must be made; or why one gets none."""
         found: list[str] = []
         for one in self.unbound:
             volume = one.volume(labels, name, found)
-            if not volume and (
-                not one.made
-                or one.node not in ("", name)
-                or not (one.where is None or one.where.matches(labels, name))
-            ):
-                return None
+            if not volume and (refusal := one.unmakable(labels, name)) is not None:
+                return refusal
             found.append(volume)
         return found
 
@@ -97,10 +124,14 @@ class Volumes:
 NO_VOLUMES = Volumes()
 
 
-class Shelf:
-    """All claims, volumes and classes, and who uses which claim."""
+class VolumeCache:
+    """All claims, volumes, classes and drivers, and who uses which claim."""
 
     def __init__(self) -> None:
+        self._drivers: dict[str, CSIDriver] = {}
+        self._capacities: dict[Key, CSIStorageCapacity] = {}
+        self._limits: dict[str, dict[str, int]] = {}
+        self._attachments: dict[str, dict[str, Attached]] = {}
         self._claims: dict[Key, PersistentVolumeClaim] = {}
         self._volumes: dict[str, PersistentVolume] = {}
         self._classes: dict[str, StorageClass] = {}
@@ -134,6 +165,78 @@ class Shelf:
     def remove_class(self, name: str) -> None:
         """A class is gone."""
         self._classes.pop(name, None)
+
+    def set_driver(self, driver: CSIDriver) -> None:
+        """A driver came or changed."""
+        self._drivers[driver.metadata.name] = driver
+
+    def remove_driver(self, name: str) -> None:
+        """A driver is gone."""
+        self._drivers.pop(name, None)
+
+    def set_capacity(self, capacity: CSIStorageCapacity) -> None:
+        """A driver tells how much room it has somewhere."""
+        self._capacities[capacity.key] = capacity
+
+    def remove_capacity(self, key: Key) -> None:
+        """A driver tells no more about a place."""
+        self._capacities.pop(key, None)
+
+    def set_limits(self, node: CSINode) -> None:
+        """A node tells its drivers and how many volumes of each it can hold."""
+        self._limits[node.metadata.name] = {
+            driver.name: driver.allocatable.count
+            for driver in node.spec.drivers or ()
+            if driver.allocatable is not None and driver.allocatable.count is not None
+        }
+
+    def remove_limits(self, node: str) -> None:
+        """A node has no drivers any more."""
+        self._limits.pop(node, None)
+
+    def set_attachment(self, item: VolumeAttachment) -> None:
+        """A volume is attached to a node, or about to be."""
+        spec = item.spec
+        if spec.source.persistent_volume_name:
+            there = self._attachments.setdefault(spec.node_name, {})
+            there[item.metadata.name] = (spec.attacher, spec.source.persistent_volume_name)
+
+    def remove_attachment(self, item: VolumeAttachment) -> None:
+        """A volume is detached."""
+        self._attachments.get(item.spec.node_name, {}).pop(item.metadata.name, None)
+
+    def exceeded(self, wanted: frozenset[Attached], node: str, pods: Iterable[Pod]) -> bool:
+        """Whether a node, with these pods on it, cannot hold further volumes."""
+        limits = self._limits.get(node)
+        if not wanted or not limits:
+            return False
+        used = {one for pod in pods for one in self._attached(pod)}
+        new = Counter(driver for driver, _ in wanted - used)
+        there = Counter(driver for driver, _ in used | {*self._attachments.get(node, {}).values()})
+        return any(
+            driver in limits and there[driver] + count > limits[driver]
+            for driver, count in new.items()
+        )
+
+    def _attached(self, pod: Pod) -> Iterator[Attached]:
+        """The volumes of a pod that count against some node's limit."""
+        limited = {driver for limits in self._limits.values() for driver in limits}
+        if not limited:
+            return
+        for name, _ in _claims(pod):
+            claim = self._claims.get((pod.metadata.namespace, name))
+            if claim is None:
+                continue
+            volume = self._volumes.get(claim.spec.volume_name)
+            if volume is not None:
+                driver = volume.spec.csi.driver if volume.spec.csi is not None else ""
+                identity = volume.metadata.name
+            else:
+                made_by = self._classes.get(_class(claim))
+                driver = made_by.provisioner if made_by is not None else ""
+                identity = "/".join(claim.key)
+            if driver in limited:
+                yield driver, identity
 
     def use(self, pod: Pod) -> None:
         """A pod on a node uses its claims."""
@@ -179,9 +282,10 @@ class Shelf:
             volumes.append(volume)
         return Volumes(
             in_use=any(self._taken(pod, claim) for claim in claims),
-            bound=tuple(terms for volume in volumes if (terms := _reach(volume)) is not None),
+            bound=tuple(terms for volume in volumes if (terms := reach(volume)) is not None),
             unbound=tuple(map(self._unbound, waiting)),
             zones=tuple(zone for volume in volumes for zone in _zones(volume)),
+            attached=frozenset(self._attached(pod)),
         )
 
     def waiting(self, pod: Pod) -> list[PersistentVolumeClaim]:
@@ -208,7 +312,28 @@ class Shelf:
             free=() if node else tuple(self._free(claim)),
             made=item.provisioner not in NO_PROVISIONER,
             where=_allowed(item),
+            room=self._room(claim, item),
             node=node,
+        )
+
+    def _room(
+        self, claim: PersistentVolumeClaim, made_by: StorageClass
+    ) -> tuple[Selector, ...] | None:
+        """Where a class has room for a claim, if its driver tells."""
+        driver = self._drivers.get(made_by.provisioner)
+        if (
+            driver is None
+            or not driver.spec.storage_capacity
+            or "storage" not in claim.spec.resources.requests
+        ):
+            return None
+        size = ceil(_size(claim.spec.resources.requests))
+        return tuple(
+            understood(capacity.node_topology)
+            for _, capacity in sorted(self._capacities.items())
+            if capacity.storage_class_name == made_by.metadata.name
+            and capacity.node_topology is not None
+            and _limit(capacity) >= size
         )
 
     def _free(self, claim: PersistentVolumeClaim) -> Iterator[tuple[str, NodeTerms | None]]:
@@ -230,7 +355,7 @@ class Shelf:
             ):
                 fitting.append((_size(volume.spec.capacity), name, volume))
         for volume in own or [volume for *_, volume in sorted(fitting, key=lambda one: one[:2])]:
-            yield volume.metadata.name, _reach(volume)
+            yield volume.metadata.name, reach(volume)
 
 
 def _claims(pod: Pod) -> Iterator[tuple[str, bool]]:
@@ -294,11 +419,19 @@ def _is_for(volume: PersistentVolume, claim: PersistentVolumeClaim) -> bool:
     )
 
 
+def _limit(capacity: CSIStorageCapacity) -> int:
+    """How large a volume can be; -1 if nothing is known."""
+    limit = capacity.maximum_volume_size
+    if limit is None:
+        limit = capacity.capacity
+    return -1 if limit is None else ceil(quantity.value(limit))
+
+
 def _size(resources: Mapping[str, str | int | float]) -> Fraction:
     return quantity.value(resources.get("storage", 0))
 
 
-def _reach(volume: PersistentVolume) -> NodeTerms | None:
+def reach(volume: PersistentVolume) -> NodeTerms | None:
     """From where a volume can be used; None is everywhere."""
     affinity = volume.spec.node_affinity
     if affinity is None or affinity.required is None:

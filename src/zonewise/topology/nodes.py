@@ -6,9 +6,9 @@ tainted nodes count: the pods on them keep sending traffic.
 
 from __future__ import annotations
 
-from zonewise.api.core import Node
 from zonewise.api.errors import ParseError
-from zonewise.api.quantity import milli
+from zonewise.api.objects.core import Node
+from zonewise.api.values.quantity import milli
 
 HOSTNAME_LABEL = "kubernetes.io/hostname"
 REGION_LABEL = "topology.kubernetes.io/region"

@@ -27,7 +27,7 @@ from fractions import Fraction
 from types import MappingProxyType
 from typing import NamedTuple
 
-from zonewise.api.core import Node
+from zonewise.api.objects.core import Node
 from zonewise.api.reason import Reason
 from zonewise.topology.nodes import ZONE_LABEL, counts, cpu_milli, zone_of
 
@@ -49,7 +49,7 @@ class MissingZone(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Zone:
+class ZoneShare:
     """One zone: its counting nodes, their CPU, and the weight its share is made of."""
 
     name: str
@@ -60,10 +60,14 @@ class Zone:
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """The zones that send traffic, by name; with a reason, nothing may be decided with them."""
+    """The zones that send traffic, by name; with a reason, nothing may be decided with them.
 
-    zones: tuple[Zone, ...] = ()
+    ``silent`` are zones that have nodes and none that counts now; they may come back.
+    """
+
+    zones: tuple[ZoneShare, ...] = ()
     reason: Reason | None = None
+    silent: frozenset[str] = field(default=frozenset(), compare=False)
     weights: Mapping[str, int] = field(init=False, repr=False, compare=False)
     total: int = field(init=False, repr=False, compare=False)
 
@@ -79,7 +83,7 @@ class Shares:
         return Fraction(self.weights.get(zone, 0), self.total or 1)
 
 
-class Placed(NamedTuple):
+class CountedNode(NamedTuple):
     """What a counting node adds to the shares; no zone is "", no CPU is 0."""
 
     name: str
@@ -87,9 +91,9 @@ class Placed(NamedTuple):
     cpu_milli: int
 
 
-def placed(node: Node) -> Placed | None:
+def placed(node: Node) -> CountedNode | None:
     """What a node adds to the shares, None if it does not count."""
-    return Placed(node.metadata.name, zone_of(node), cpu_milli(node)) if counts(node) else None
+    return CountedNode(node.metadata.name, zone_of(node), cpu_milli(node)) if counts(node) else None
 
 
 def shares_of(
@@ -99,18 +103,24 @@ def shares_of(
     missing_zone: MissingZone = MissingZone.DISABLE,
 ) -> Shares:
     """The shares of a cluster, or of the part of it that the caller selected."""
-    known = (placed(node) for node in nodes)
-    counting = (place for place in known if place is not None)
-    return shares_from(counting, missing_cpu=missing_cpu, missing_zone=missing_zone)
+    known = list(nodes)
+    counting = (place for place in map(placed, known) if place is not None)
+    return shares_from(
+        counting, map(zone_of, known), missing_cpu=missing_cpu, missing_zone=missing_zone
+    )
 
 
 def shares_from(
-    places: Iterable[Placed],
+    places: Iterable[CountedNode],
+    labelled: Iterable[str] = (),
     *,
     missing_cpu: MissingCpu = MissingCpu.DISABLE,
     missing_zone: MissingZone = MissingZone.DISABLE,
 ) -> Shares:
-    """The shares of a cluster whose counting nodes are known already."""
+    """The shares of a cluster whose counting nodes are known already.
+
+    ``labelled`` are the zones of all nodes, whether they count or not.
+    """
     zoneless: list[str] = []
     unknown: list[str] = []
     nodes: dict[str, int] = {}
@@ -127,7 +137,7 @@ def shares_from(
     unknown.sort()
     equal = bool(unknown) and missing_cpu is MissingCpu.EQUAL
     found = {
-        zone: Zone(zone, count, cpus[zone], count * CORE_MILLI if equal else cpus[zone])
+        zone: ZoneShare(zone, count, cpus[zone], count * CORE_MILLI if equal else cpus[zone])
         for zone, count in sorted(nodes.items())
     }
     reason = None
@@ -137,7 +147,7 @@ def shares_from(
         reason = _node_without_cpu(unknown)
     elif len(found) < 2:
         reason = _too_few_zones(tuple(found))
-    return Shares(tuple(found.values()), reason)
+    return Shares(tuple(found.values()), reason, frozenset(labelled) - found.keys() - {""})
 
 
 def _node_without_zone(names: list[str]) -> Reason:

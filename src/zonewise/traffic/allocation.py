@@ -20,7 +20,8 @@ possible assignments of small clusters.
 ``retain`` starts from hints that are there. While new endpoints alone can keep every zone within
 the limit, no hint changes: they fill zones that are short, the others serve their own zone. A hint
 for a zone that sends no traffic any more stays as well. That zone may come back, and pods on
-machines that just went away are the wrong ones to send more traffic to. Otherwise every zone is
+machines that just went away are the wrong ones to send more traffic to. (Of a zone that no node
+bears any more ``hints`` says nothing here.) Otherwise every zone is
 brought to the aim. The number of moves is what all zones together lack, less the new endpoints:
 no method needs fewer. Who moves is chosen by what the traffic loses: first endpoints that come
 home, then guests, then residents; each time from the zone with the lowest overload.
@@ -34,7 +35,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 
-class Placed(NamedTuple):
+class ZonedEndpoint(NamedTuple):
     """A ready endpoint: its unique name, its zone, and the zone it was for ("" if none)."""
 
     name: str
@@ -46,10 +47,10 @@ Weights = Mapping[str, int]
 Counts = Mapping[str, int]
 
 
-def spread(endpoints: Iterable[Placed], weights: Weights, minimum: Counts) -> dict[str, str]:
+def spread(endpoints: Iterable[ZonedEndpoint], weights: Weights, minimum: Counts) -> dict[str, str]:
     """The zone each endpoint is for, from nothing; the minima must fit."""
     ordered = sorted(endpoints)
-    by_zone: dict[str, list[Placed]] = {}
+    by_zone: dict[str, list[ZonedEndpoint]] = {}
     for endpoint in ordered:
         by_zone.setdefault(endpoint.zone, []).append(endpoint)
     own = {zone: len(by_zone.get(zone, ())) for zone in sorted(weights)}
@@ -91,7 +92,7 @@ def _least_diluted(
 
 
 def _settle(
-    by_zone: Mapping[str, list[Placed]], assigned: Counts, needs: dict[str, int]
+    by_zone: Mapping[str, list[ZonedEndpoint]], assigned: Counts, needs: dict[str, int]
 ) -> dict[str, str]:
     """Names for the counts; who already has a fitting hint keeps it."""
     result: dict[str, str] = {}
@@ -114,7 +115,7 @@ def _settle(
 
 
 def retain(
-    endpoints: Iterable[Placed], weights: Weights, *, keep: Counts, aim: Counts
+    endpoints: Iterable[ZonedEndpoint], weights: Weights, *, keep: Counts, aim: Counts
 ) -> dict[str, str] | None:
     """The zone each endpoint is for, from the hints that are there; None if no zone can be.
 
@@ -141,7 +142,7 @@ class _Hints:
 
     __slots__ = ("count", "fresh", "held", "new", "result", "weights", "zones")
 
-    def __init__(self, endpoints: Iterable[Placed], weights: Weights) -> None:
+    def __init__(self, endpoints: Iterable[ZonedEndpoint], weights: Weights) -> None:
         self.weights = weights
         self.zones = sorted(weights)
         self.count = dict.fromkeys(self.zones, 0)

@@ -9,8 +9,13 @@ died between two slices starts afresh, and what it had written fits again.
 Mode Auto, in this order:
 
 1. no decision without sound facts: shares, a zone for every ready endpoint, enough endpoints;
-2. hints are there: they stay, move or fall as ``zonewise.traffic.allocation.retain`` says;
+2. hints are there: they stay, move or fall as ``zonewise.traffic.allocation.retain`` says, and
+   endpoints that serve each other's zone swap (``zonewise.traffic.exchange``);
 3. no hints: they are added, by ``spread``, if every zone's overload can be below the limit to add.
+
+Mode shared asks for the same facts; an endpoint may be for several zones, so it also serves
+Services that are too small for Auto (``zonewise.traffic.sharing``). Mode weighted adds weights
+(``zonewise.traffic.weights``) for proxies that know them to shared hints, which all proxies obey.
 
 The other modes hint every endpoint to its own zone, or zone and node. They know no limits.
 
@@ -28,27 +33,35 @@ from fractions import Fraction
 from zonewise.api.reason import Reason
 from zonewise.topology import Shares
 from zonewise.traffic import refusals
-from zonewise.traffic.allocation import Placed, retain, spread
-from zonewise.traffic.limits import Limits
-from zonewise.traffic.modes import Mode, Wish
+from zonewise.traffic.allocation import ZonedEndpoint, retain, spread
+from zonewise.traffic.endpoint import NO_HINT, Hint, TrafficEndpoint, ready
+from zonewise.traffic.exchange import Hinted, Zones, exchange, swaps
+from zonewise.traffic.limits import WORTH, HintCounts, OverloadLimits
+from zonewise.traffic.modes import HintRequest, Mode
 from zonewise.traffic.routes import Flow, flow
-from zonewise.traffic.targets import NO_HINT, Hint, Target, ready
+from zonewise.traffic.sharing import share
+from zonewise.traffic.weights import (
+    LONGEST,
+    decide_weights,
+    in_zone_limit_of,
+    parse_weights,
+)
 
 HINTED = "Hinted"
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class ServiceSnapshot:
     """What is: one Service, one address family.
 
     ``foreign`` are endpoints in slices of the same Service that somebody else writes, as a proxy
     takes them; we cannot hint them, but they can cancel our hints.
     """
 
-    wish: Wish
+    hint_request: HintRequest
     shares: Shares
-    targets: tuple[Target, ...] = ()
-    foreign: tuple[Target, ...] = ()
+    targets: tuple[TrafficEndpoint, ...] = ()
+    foreign: tuple[TrafficEndpoint, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,16 +70,18 @@ class Previous:
 
     hints: Mapping[str, Hint] = field(default_factory=dict)
     hinted: bool = False
+    weights: str = ""
+    """The text of the weights, if all slices carry the same."""
 
     @classmethod
-    def read(cls, targets: Iterable[Target]) -> Previous:
+    def read(cls, targets: Iterable[TrafficEndpoint]) -> Previous:
         """What the slices say, as their writer meant them."""
         hints = {target.name: target.hint for target in targets if target.ready}
         return cls(hints, bool(hints) and all(hint.zones for hint in hints.values()))
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class HintDecision:
     """What to do and why. ``hints`` has the hinted endpoints by name; all others have none."""
 
     mode: Mode
@@ -74,43 +89,70 @@ class Decision:
     reason: Reason
     hints: Mapping[str, Hint] = field(default_factory=dict)
     warnings: tuple[Reason, ...] = ()
+    weights: str = ""
+    """What the slices say about weights, "" if nothing."""
 
     def hint(self, name: str) -> Hint:
         """The hint of an endpoint."""
         return self.hints.get(name, NO_HINT)
 
-    def applied(self, targets: Iterable[Target]) -> tuple[Target, ...]:
+    def applied(self, targets: Iterable[TrafficEndpoint]) -> tuple[TrafficEndpoint, ...]:
         """Endpoints with the hints of this decision."""
         return tuple(replace(target, hint=self.hint(target.name)) for target in targets)
 
-    def after(self, snapshot: Snapshot) -> Previous:
+    def after(self, snapshot: ServiceSnapshot) -> Previous:
         """What the next decision finds, once this one is written."""
-        return Previous.read(self.applied(snapshot.targets))
+        return replace(Previous.read(self.applied(snapshot.targets)), weights=self.weights)
 
-    def flow(self, snapshot: Snapshot) -> Flow:
-        """What becomes of the traffic under this decision."""
+    def counts(self, targets: Iterable[TrafficEndpoint]) -> HintCounts:
+        """What a judgement needs to know of these endpoints under this decision."""
+        hints = self.hints
+        return HintCounts.of(
+            (target.zone, hints.get(target.name, NO_HINT).zones)
+            for target in targets
+            if target.ready
+        )
+
+    def flow(self, snapshot: ServiceSnapshot) -> Flow:
+        """What becomes of the traffic under this decision, through proxies that know weights."""
+        return flow_under(self.weights, self.applied(snapshot.targets), snapshot.shares)
+
+    def stock_flow(self, snapshot: ServiceSnapshot) -> Flow:
+        """What becomes of the traffic through proxies that know hints only."""
         return flow(self.applied(snapshot.targets), snapshot.shares)
 
 
-def decide(snapshot: Snapshot, previous: Previous) -> Decision:
+def flow_under(weights: str, targets: Iterable[TrafficEndpoint], shares: Shares) -> Flow:
+    """What becomes of the traffic through proxies that know weights, if there are any."""
+    return flow(targets, shares, parse_weights(weights))
+
+
+def decide(snapshot: ServiceSnapshot, previous: Previous) -> HintDecision:
     """The hints of one Service in one address family."""
-    wish = snapshot.wish
-    if wish.mode is Mode.OFF:
-        return Decision(wish.mode, False, wish.reason or refusals.not_asked())
+    hint_request = snapshot.hint_request
+    if hint_request.mode is Mode.OFF:
+        return HintDecision(hint_request.mode, False, hint_request.reason or refusals.not_asked())
     targets = ready(snapshot.targets)
     if not targets:
-        return Decision(wish.mode, False, refusals.no_endpoints())
-    if wish.mode is Mode.AUTO:
+        return HintDecision(hint_request.mode, False, refusals.no_endpoints())
+    if hint_request.mode is Mode.AUTO:
         decision = _auto(snapshot, previous, targets)
+    elif hint_request.mode is Mode.SHARED:
+        decision = _shared(snapshot, previous, targets)
+    elif hint_request.mode is Mode.WEIGHTED:
+        decision = _weighted(snapshot, previous, targets)
     else:
-        decision = _own_place(wish.mode, targets)
-    stray = [target for target in ready(snapshot.foreign) if not target.hint.zones]
+        decision = _own_place(hint_request.mode, targets)
+    strangers = ready(snapshot.foreign)
+    stray = [target for target in strangers if not target.hint.zones]
     if decision.hinted and stray:
         return replace(decision, warnings=(refusals.foreign_endpoint(stray),))
+    if decision.weights and strangers:
+        return replace(decision, warnings=(refusals.foreign_slice(strangers),))
     return decision
 
 
-def _own_place(mode: Mode, targets: list[Target]) -> Decision:
+def _own_place(mode: Mode, targets: list[TrafficEndpoint]) -> HintDecision:
     same_node = mode is Mode.SAME_NODE
     zoneless = [target for target in targets if not target.zone]
     hints = {
@@ -123,28 +165,72 @@ def _own_place(mode: Mode, targets: list[Target]) -> Decision:
     hints = {name: hint for name, hint in hints.items() if hint}
     hinted = len(hints) == len(targets)
     if zoneless:
-        return Decision(mode, hinted, refusals.endpoint_without_zone(zoneless), hints)
+        return HintDecision(mode, hinted, refusals.endpoint_without_zone(zoneless), hints)
     where = "node, else its zone" if same_node else "zone"
     reason = Reason(code=HINTED, message=f"every endpoint is for its own {where}")
-    return Decision(mode, hinted, reason, hints)
+    return HintDecision(mode, hinted, reason, hints)
 
 
-def _auto(snapshot: Snapshot, previous: Previous, targets: list[Target]) -> Decision:
-    shares, limits = snapshot.shares, snapshot.wish.limits
+def _auto(
+    snapshot: ServiceSnapshot, previous: Previous, targets: list[TrafficEndpoint]
+) -> HintDecision:
+    shares, limits = snapshot.shares, snapshot.hint_request.limits
     refusal = _refusal(shares, targets)
     if refusal is not None:
-        return Decision(Mode.AUTO, False, refusal)
+        return HintDecision(Mode.AUTO, False, refusal)
     zones = _zones(shares, limits, previous, targets)
     if zones is None:
-        known = len(targets) < len(shares.weights)
-        refusal = refusals.too_few(shares, limits, len(targets), fewer_than_zones=known)
-        return Decision(Mode.AUTO, False, refusal)
+        several = share([Hinted(t.name, t.zone) for t in targets], shares, limits, hinted=False)
+        kept = several.in_zone if several.zones else None
+        return HintDecision(Mode.AUTO, False, refusals.too_few(shares, limits, len(targets), kept))
     shared = {zone: Hint((zone,)) for zone in set(zones.values())}
     hints = {name: shared[zone] for name, zone in zones.items()}
-    return Decision(Mode.AUTO, True, _hinted(limits), hints)
+    return HintDecision(Mode.AUTO, True, _hinted(limits), hints)
 
 
-def _refusal(shares: Shares, targets: list[Target]) -> Reason | None:
+def _shared(
+    snapshot: ServiceSnapshot, previous: Previous, targets: list[TrafficEndpoint]
+) -> HintDecision:
+    mode, shares, limits = snapshot.hint_request.mode, snapshot.shares, snapshot.hint_request.limits
+    refusal = _refusal(shares, targets)
+    if refusal is not None:
+        return HintDecision(mode, False, refusal)
+    endpoints = [Hinted(t.name, t.zone, _before(previous, t, shares)) for t in targets]
+    found = share(endpoints, shares, limits, hinted=previous.hinted)
+    if not found.zones:
+        return HintDecision(mode, False, refusals.nothing_to_gain(found.in_zone, found.without))
+    homes = {target.name: target.zone for target in targets}
+    hints = {name: Hint(_home_first(zones, homes[name])) for name, zones in found.zones.items()}
+    return HintDecision(mode, True, _hinted(limits), hints)
+
+
+def _home_first(zones: Zones, home: str) -> Zones:
+    """A proxy that reads only the first zone should find the endpoint's own there."""
+    return (home, *(zone for zone in zones if zone != home)) if home in zones else zones
+
+
+def _weighted(
+    snapshot: ServiceSnapshot, previous: Previous, targets: list[TrafficEndpoint]
+) -> HintDecision:
+    """Shared hints for every proxy, and weights for those that know them."""
+    plain = _shared(snapshot, previous, targets)
+    if _refusal(snapshot.shares, targets) is not None:
+        return plain
+    own = Counter(target.zone for target in targets)
+    limits = snapshot.hint_request.limits
+    text = decide_weights(own, snapshot.shares, limits, previous.weights)
+    if len(text) > LONGEST:
+        warning = refusals.weights_too_long(len(text), LONGEST)
+        return replace(plain, warnings=(warning,))
+    reason = Reason(
+        code=HINTED,
+        message="every zone's traffic is divided among zones by weights",
+        numbers={"addBelowPercent": limits.add, "dropAbovePercent": limits.drop},
+    )
+    return HintDecision(Mode.WEIGHTED, True, reason, plain.hints, weights=text)
+
+
+def _refusal(shares: Shares, targets: list[TrafficEndpoint]) -> Reason | None:
     if shares.reason is not None:
         return shares.reason
     zoneless = [target for target in targets if not target.zone]
@@ -152,25 +238,56 @@ def _refusal(shares: Shares, targets: list[Target]) -> Reason | None:
 
 
 def _zones(
-    shares: Shares, limits: Limits, previous: Previous, targets: list[Target]
+    shares: Shares, limits: OverloadLimits, previous: Previous, targets: list[TrafficEndpoint]
 ) -> dict[str, str] | None:
     count = len(targets)
-    endpoints = [Placed(t.name, t.zone, _before(previous, t.name)) for t in targets]
+    endpoints = [ZonedEndpoint(t.name, t.zone, _single(previous, t, shares)) for t in targets]
     aim = limits.to_add(shares, count)
     if previous.hinted and any(endpoint.before for endpoint in endpoints):
-        return retain(endpoints, shares.weights, keep=limits.to_keep(shares, count), aim=aim)
+        keep = limits.to_keep(shares, count)
+        kept = retain(endpoints, shares.weights, keep=keep, aim=aim)
+        return None if kept is None else _swapped(endpoints, kept, shares)
     if sum(aim.values()) > count:
         return None
     return spread(endpoints, shares.weights, aim)
 
 
-def _before(previous: Previous, name: str) -> str:
-    """The one zone an endpoint was for; hints for several are not of this mode."""
-    zones = previous.hints.get(name, NO_HINT).zones
+def _swapped(
+    endpoints: list[ZonedEndpoint], zones: Mapping[str, str], shares: Shares
+) -> dict[str, str]:
+    """The zone of every endpoint after all swaps that are worth while."""
+    classes = {(home, zones[name]) for name, home, _ in endpoints}
+    if not swaps((home, (zone,)) for home, zone in classes):
+        return dict(zones)
+    hinted = (Hinted(name, home, (before,)) for name, home, before in endpoints)
+    single = {name: (zone,) for name, zone in zones.items()}
+    swapped = exchange(hinted, single, shares.weights, worth=WORTH)
+    return {name: zone for name, (zone,) in swapped.items()}
+
+
+def _single(previous: Previous, target: TrafficEndpoint, shares: Shares) -> str:
+    """The one zone an endpoint was for; hints for several are not of mode Auto."""
+    zones = _before(previous, target, shares)
     return zones[0] if len(zones) == 1 else ""
 
 
-def _hinted(limits: Limits) -> Reason:
+def _before(previous: Previous, target: TrafficEndpoint, shares: Shares) -> Zones:
+    """The zones an endpoint was for, sorted.
+
+    A zone that no node bears any more was renamed or is gone for good. What was for it and is in a
+    zone that sends traffic counts as new, or nobody would ever reach it.
+    """
+    zones = previous.hints.get(target.name, NO_HINT).zones
+    if len(zones) > 1:
+        zones = tuple(sorted(zones))
+    if target.zone not in shares.weights:
+        return zones
+    if len(zones) == 1 and zones[0] in shares.weights:
+        return zones
+    return tuple(zone for zone in zones if zone in shares.weights or zone in shares.silent)
+
+
+def _hinted(limits: OverloadLimits) -> Reason:
     return Reason(
         code=HINTED,
         message="every zone has endpoints for its share of the traffic",
@@ -192,13 +309,14 @@ class ZoneRow:
     overload: Fraction | None
 
 
-def zone_rows(snapshot: Snapshot, decision: Decision) -> tuple[ZoneRow, ...]:
+def zone_rows(snapshot: ServiceSnapshot, decision: HintDecision) -> tuple[ZoneRow, ...]:
     """The zones with a share, by name: what they have, need and get."""
     shares, targets = snapshot.shares, ready(snapshot.targets)
     there = Counter(target.zone for target in targets)
     assigned = Counter(zone for hint in decision.hints.values() for zone in hint.zones)
     usable = shares.total > 0
-    minimum = snapshot.wish.limits.to_add(shares, len(targets)) if usable else {}
+    highest = _highest(decision.hints.values(), shares, len(targets), assigned)
+    minimum = snapshot.hint_request.limits.to_add(shares, len(targets)) if usable else {}
     return tuple(
         ZoneRow(
             zone=zone.name,
@@ -208,27 +326,32 @@ def zone_rows(snapshot: Snapshot, decision: Decision) -> tuple[ZoneRow, ...]:
             endpoints=there[zone.name],
             minimum=minimum.get(zone.name, 0),
             assigned=assigned[zone.name],
-            overload=(
-                shares.share(zone.name) * len(targets) / assigned[zone.name] - 1
-                if assigned[zone.name]
-                else None
-            ),
+            overload=highest.get(zone.name),
         )
         for zone in shares.zones
     )
 
 
-def in_zone_limit(snapshot: Snapshot) -> Fraction:
+def _highest(
+    hints: Iterable[Hint], shares: Shares, endpoints: int, assigned: Mapping[str, int]
+) -> dict[str, Fraction]:
+    """The overload of the busiest endpoint that is for each zone."""
+    each = {
+        zone: shares.share(zone) * endpoints / assigned[zone]
+        for zone in shares.weights
+        if assigned[zone]
+    }
+    found: dict[str, Fraction] = {}
+    for zones in {hint.zones for hint in hints}:
+        load = sum((each.get(zone, Fraction(0)) for zone in zones), Fraction(-1))
+        for zone in zones:
+            found[zone] = max(found.get(zone, load), load)
+    return found
+
+
+def in_zone_limit(snapshot: ServiceSnapshot) -> Fraction:
     """The most that could stay in zone at the limit to add, if endpoints were divisible."""
-    targets = ready(snapshot.targets)
-    there = Counter(target.zone for target in targets)
-    allowed = Fraction(100 + snapshot.wish.limits.add, 100)
-    shares = snapshot.shares
-    return sum(
-        (
-            min(shares.share(zone), allowed * there[zone] / len(targets))
-            for zone in shares.weights
-            if targets
-        ),
-        Fraction(0),
+    own = Counter(target.zone for target in ready(snapshot.targets))
+    return (
+        in_zone_limit_of(own, snapshot.shares, snapshot.hint_request.limits) if own else Fraction(0)
     )

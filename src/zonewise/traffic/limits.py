@@ -5,19 +5,30 @@ Two limits, so that hints do not flap: they are added while every zone's overloa
 endpoints has the overload w·n / (W·a) - 1. Both questions ("is this allowed?", "how many are
 needed?") are answered with whole numbers only.
 
-``crosses`` is what a shell asks about every Service when nodes change. It reads nothing but the
-number of endpoints per zone, so that ten thousand Services are judged in some hundredths of a
-second; only those that cross a limit, in either direction, are decided again.
+``crosses`` is what a shell asks about every Service when nodes change. It reads nothing but
+``HintCounts``, which are made when hints are decided, so that ten thousand Services are judged in
+some hundredths of a second. Only those that cross a limit in either direction, or of which two
+endpoints had better swap their hints now, are decided again; of all others a decision would change
+nothing.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
+from math import lcm
 
 from zonewise.api.errors import ParseError
 from zonewise.topology import Shares
+from zonewise.traffic.exchange import HintClass, Swap, Zones, swaps, worthwhile
+
+WORTH = Fraction(9, 10)
+"""The least part of a fair load that two endpoints must bring home to swap hints in mode Auto."""
+WORTH_SHARED = Fraction(6, 10)
+"""The same in mode shared, where an endpoint's zone is often one of several."""
 
 OVERLOAD_ANNOTATION = "zonewise.io/overload"
 
@@ -25,7 +36,59 @@ _TEXT = re.compile(r"(\d{1,3})%/(\d{1,3})%", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class HintCounts:
+    """The ready endpoints of a Service, counted by where they are and for whom they are."""
+
+    ready: int
+    own: Mapping[str, int]
+    """How many are in each zone."""
+    per_set: Mapping[Zones, int]
+    """How many are for each set of zones."""
+    named: Mapping[str, int]
+    """How many are for each zone."""
+    at_home: Mapping[str, int]
+    """How many of these are in it."""
+    abroad: frozenset[tuple[str, str]]
+    """Where endpoints are that are for another zone, and this zone."""
+    swaps: tuple[Swap, ...]
+    """The pairs of which one would come home."""
+
+    @classmethod
+    def of(cls, endpoints: Iterable[HintClass]) -> HintCounts:
+        """Those of ready endpoints, each with its zone and the zones it is for."""
+        classes = Counter(endpoints)
+        own: Counter[str] = Counter()
+        per_set: Counter[Zones] = Counter()
+        named: Counter[str] = Counter()
+        at_home: Counter[str] = Counter()
+        abroad = set()
+        for (home, zones), count in classes.items():
+            own[home] += count
+            if zones:
+                per_set[zones] += count
+            for zone in zones:
+                named[zone] += count
+                if zone == home:
+                    at_home[zone] += count
+                else:
+                    abroad.add((home, zone))
+        return cls(classes.total(), own, per_set, named, at_home, frozenset(abroad), swaps(classes))
+
+    def stray(self, shares: Shares) -> bool:
+        """Whether an endpoint in a zone that sends traffic is for one that no node bears."""
+        weights, silent = shares.weights, shares.silent
+        return any(
+            home in weights and zone not in weights and zone not in silent
+            for home, zone in self.abroad
+        )
+
+    def swap_brings(self, shares: Shares, worth: Fraction) -> bool:
+        """Whether two endpoints would bring home so much of a fair load if they swapped hints."""
+        return bool(self.swaps) and worthwhile(self.swaps, self.per_set, shares.weights, worth)
+
+
+@dataclass(frozen=True, slots=True)
+class OverloadLimits:
     """Percentages: add hints below ``add``, drop them above ``drop``."""
 
     add: int = 20
@@ -39,7 +102,7 @@ class Limits:
             )
 
     @classmethod
-    def parse(cls, text: str) -> Limits:
+    def parse(cls, text: str) -> OverloadLimits:
         """The limits of ``20%/30%``."""
         match = _TEXT.fullmatch(text.strip())
         if match is None:
@@ -75,18 +138,62 @@ class Limits:
             needed += weight * load // scale
         return needed <= endpoints
 
-    def crosses(
-        self, shares: Shares, endpoints: int, per_zone: Mapping[str, int], *, hinted: bool
-    ) -> bool:
-        """Whether new shares ask for another decision about a Service in mode Auto.
+    def shared_within(self, shares: Shares, counts: HintCounts) -> bool:
+        """Whether every zone is named and no set of zones sends more than ``drop`` allows."""
+        named, weights = counts.named, shares.weights
+        common = lcm(*(named.get(zone, 0) for zone in weights))
+        if not common:
+            return False
+        limit = shares.total * (100 + self.drop) * common
+        load = counts.ready * 100 * common
+        sizes = {zone: weight * load // named[zone] for zone, weight in weights.items()}
+        for zones in counts.per_set:
+            size = 0
+            for zone in zones:
+                size += sizes.get(zone, 0)
+            if size > limit:
+                return False
+        return True
 
-        ``endpoints`` are its ready ones, ``per_zone`` how many of them are hinted to each zone.
-        """
+    def crosses(self, shares: Shares, counts: HintCounts, *, hinted: bool) -> bool:
+        """Whether new shares ask for another decision about a Service in mode Auto."""
         if shares.reason is not None:
             return hinted
-        if hinted:
-            return not self.within(shares, endpoints, per_zone)
-        return self.reachable(shares, endpoints)
+        if not hinted:
+            return self.reachable(shares, counts.ready)
+        return (
+            not self.within(shares, counts.ready, counts.named)
+            or counts.stray(shares)
+            or counts.swap_brings(shares, WORTH)
+        )
+
+    def shared_crosses(self, shares: Shares, counts: HintCounts, *, hinted: bool) -> bool:
+        """The same for mode shared: without hints, every change of shares may bring some."""
+        if shares.reason is not None:
+            return hinted
+        return (
+            not hinted
+            or not self.shared_within(shares, counts)
+            or counts.stray(shares)
+            or counts.swap_brings(shares, WORTH_SHARED)
+            or self.gains_little(shares, counts)
+        )
+
+    def gains_little(self, shares: Shares, counts: HintCounts) -> bool:
+        """Whether hints add less to what stays in zone than half of what any hints could.
+
+        Every zone must be named. That is at most what the endpoints of each zone may carry.
+        """
+        named, own, at_home = counts.named, counts.own, counts.at_home
+        common = lcm(*(named[zone] for zone in shares.weights))
+        kept = without = most = 0
+        for zone, weight in shares.weights.items():
+            here = own.get(zone, 0)
+            kept += weight * at_home.get(zone, 0) * (common // named[zone])
+            without += weight * here
+            most += min(weight * counts.ready * 100, here * shares.total * (100 + self.add))
+        gained = 100 * (kept * counts.ready - without * common)
+        return 2 * gained < (most - 100 * without) * common
 
     def enough(self, shares: Shares, endpoints: int) -> int:
         """The next number of endpoints, from this one up, for which hints can be added.
@@ -99,4 +206,4 @@ class Limits:
         return endpoints
 
 
-DEFAULT_LIMITS = Limits()
+DEFAULT_LIMITS = OverloadLimits()

@@ -3,7 +3,8 @@
 Many spellings, one mode. In order, the first that says something decides:
 
 1. annotation ``service.kubernetes.io/topology-aware-hints`` or, if that is absent,
-   ``service.kubernetes.io/topology-mode``: ``Auto`` or ``auto``;
+   ``service.kubernetes.io/topology-mode``: ``Auto`` or ``auto``, ``zonewise.io/shared``,
+   ``zonewise.io/weighted``;
 2. ``spec.trafficPolicy: PreferZone``, which the gate TopologyAwareHints guards;
 3. ``spec.trafficDistribution``: ``PreferClose``, ``PreferSameZone`` or ``PreferSameNode``.
 
@@ -20,15 +21,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from zonewise.api.core import Service
 from zonewise.api.errors import ParseError
 from zonewise.api.gates import TOPOLOGY_AWARE_HINTS
+from zonewise.api.objects.core import Service
 from zonewise.api.reason import Reason
-from zonewise.traffic.limits import DEFAULT_LIMITS, OVERLOAD_ANNOTATION, Limits
+from zonewise.traffic.keys import TOPOLOGY_KEYS_ANNOTATION
+from zonewise.traffic.limits import DEFAULT_LIMITS, OVERLOAD_ANNOTATION, OverloadLimits
 
 HINTS_ANNOTATION = "service.kubernetes.io/topology-aware-hints"
 MODE_ANNOTATION = "service.kubernetes.io/topology-mode"
-TOPOLOGY_KEYS_ANNOTATION = "zonewise.io/topology-keys"
 SHARE_NODES_ANNOTATION = "zonewise.io/share-nodes"
 
 AUTO = ("Auto", "auto")
@@ -40,8 +41,17 @@ class Mode(Enum):
 
     OFF = "Off"
     AUTO = "Auto"
+    SHARED = "zonewise.io/shared"
+    WEIGHTED = "zonewise.io/weighted"
     SAME_ZONE = "PreferSameZone"
     SAME_NODE = "PreferSameNode"
+
+
+MODES = dict.fromkeys(AUTO, Mode.AUTO) | {mode.value: mode for mode in (Mode.SHARED, Mode.WEIGHTED)}
+"""What the annotations may say, and what it means."""
+
+LIMITED = frozenset(MODES.values())
+"""The modes that know shares and limits."""
 
 
 class ShareNodes(Enum):
@@ -59,30 +69,30 @@ _DISTRIBUTIONS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class HintRequest:
     """What a Service asks for; ``reason`` says why it is OFF, and is None otherwise."""
 
     mode: Mode = Mode.OFF
-    limits: Limits = DEFAULT_LIMITS
+    limits: OverloadLimits = DEFAULT_LIMITS
     reason: Reason | None = None
     share_nodes: ShareNodes = ShareNodes.ALL
 
 
-def wish_of(service: Service, gates: Mapping[str, bool]) -> Wish:
+def hint_request_of(service: Service, gates: Mapping[str, bool]) -> HintRequest:
     """What a Service asks for."""
     asked = _asked(service, gates)
     if asked.mode is Mode.OFF:
         return asked
     refusal = _refusal(service)
     if refusal is not None:
-        return Wish(reason=refusal)
+        return HintRequest(reason=refusal)
     annotations = service.metadata.annotations
     limits, nodes = asked.limits, asked.share_nodes
     if OVERLOAD_ANNOTATION in annotations:
         try:
-            limits = Limits.parse(annotations[OVERLOAD_ANNOTATION])
+            limits = OverloadLimits.parse(annotations[OVERLOAD_ANNOTATION])
         except ParseError as error:
-            return Wish(
+            return HintRequest(
                 reason=Reason(
                     code="InvalidOverload",
                     message=f"annotation {OVERLOAD_ANNOTATION}: {error}",
@@ -95,7 +105,7 @@ def wish_of(service: Service, gates: Mapping[str, bool]) -> Wish:
         try:
             nodes = ShareNodes(value)
         except ValueError:
-            return Wish(
+            return HintRequest(
                 reason=Reason(
                     code="InvalidShareNodes",
                     message=f"annotation {SHARE_NODES_ANNOTATION} has a value that is not known"
@@ -104,26 +114,26 @@ def wish_of(service: Service, gates: Mapping[str, bool]) -> Wish:
                     fix="Write all or tolerated, or remove the annotation.",
                 )
             )
-    return Wish(asked.mode, limits, share_nodes=nodes)
+    return HintRequest(asked.mode, limits, share_nodes=nodes)
 
 
-def _asked(service: Service, gates: Mapping[str, bool]) -> Wish:
+def _asked(service: Service, gates: Mapping[str, bool]) -> HintRequest:
     spec, annotations = service.spec, service.metadata.annotations
     key = HINTS_ANNOTATION if HINTS_ANNOTATION in annotations else MODE_ANNOTATION
     value = annotations.get(key, "")
-    if value in AUTO:
-        return Wish(Mode.AUTO)
+    if value in MODES:
+        return HintRequest(MODES[value])
     if spec.traffic_policy == "PreferZone" and gates[TOPOLOGY_AWARE_HINTS]:
-        return Wish(Mode.AUTO)
+        return HintRequest(Mode.AUTO)
     distribution = spec.traffic_distribution or ""
     if distribution in _DISTRIBUTIONS:
-        return Wish(_DISTRIBUTIONS[distribution])
+        return HintRequest(_DISTRIBUTIONS[distribution])
     if value not in SILENT:
-        return Wish(reason=_unknown(service, f"annotation {key}", value))
+        return HintRequest(reason=_unknown(service, f"annotation {key}", value))
     if distribution:
-        return Wish(reason=_unknown(service, "spec.trafficDistribution", distribution))
+        return HintRequest(reason=_unknown(service, "spec.trafficDistribution", distribution))
     if spec.traffic_policy == "PreferZone":
-        return Wish(
+        return HintRequest(
             reason=Reason(
                 code="GateOff",
                 message=f"trafficPolicy PreferZone needs the feature gate {TOPOLOGY_AWARE_HINTS}",
@@ -131,7 +141,7 @@ def _asked(service: Service, gates: Mapping[str, bool]) -> Wish:
                 fix=f"Start with --feature-gates {TOPOLOGY_AWARE_HINTS}=true.",
             )
         )
-    return Wish(
+    return HintRequest(
         reason=Reason(
             code="NotAsked",
             message="the Service does not ask for hints",
@@ -179,8 +189,8 @@ def _unknown(service: Service, where: str, value: str) -> Reason:
         code="UnknownMode",
         message=f"{where} has a value that is not known here: {value[:64]!r}",
         object=_named(service),
-        fix="Known are Auto in the annotation; PreferClose, PreferSameZone and PreferSameNode"
-        " in spec.trafficDistribution.",
+        fix=f"Known are Auto, {Mode.SHARED.value} and {Mode.WEIGHTED.value} in the annotation;"
+        " PreferClose, PreferSameZone and PreferSameNode in spec.trafficDistribution.",
     )
 
 

@@ -7,8 +7,9 @@ from fractions import Fraction
 from zonewise.api.reason import Reason
 from zonewise.topology import ZONE_LABEL, Shares
 from zonewise.traffic.allocation import neediest
-from zonewise.traffic.limits import Limits
-from zonewise.traffic.targets import Target
+from zonewise.traffic.endpoint import TrafficEndpoint
+from zonewise.traffic.limits import OverloadLimits
+from zonewise.traffic.modes import MODE_ANNOTATION, Mode
 
 
 def not_asked() -> Reason:
@@ -26,7 +27,7 @@ def no_endpoints() -> Reason:
     )
 
 
-def endpoint_without_zone(targets: list[Target]) -> Reason:
+def endpoint_without_zone(targets: list[TrafficEndpoint]) -> Reason:
     """Some endpoints are nowhere."""
     first, more = targets[0], len(targets) - 1
     others = f" (and {more} more)" if more else ""
@@ -48,7 +49,7 @@ def endpoint_without_zone(targets: list[Target]) -> Reason:
     )
 
 
-def foreign_endpoint(targets: list[Target]) -> Reason:
+def foreign_endpoint(targets: list[TrafficEndpoint]) -> Reason:
     """Hints are there, and somebody else's endpoint makes proxies ignore them."""
     return Reason(
         code="ForeignEndpoint",
@@ -60,8 +61,25 @@ def foreign_endpoint(targets: list[Target]) -> Reason:
     )
 
 
-def too_few(shares: Shares, limits: Limits, endpoints: int, *, fewer_than_zones: bool) -> Reason:
-    """The endpoints cannot be divided so that every zone is within the limits."""
+def foreign_slice(targets: list[TrafficEndpoint]) -> Reason:
+    """Weights are there, and somebody else's slice makes proxies ignore them."""
+    return Reason(
+        code="ForeignEndpoint",
+        message=f"endpoint {targets[0].name} is in a slice that somebody else writes; unless it"
+        " carries the same weights, proxies obey hints alone",
+        object=f"Endpoint/{targets[0].name}",
+        numbers={"endpoints": len(targets)},
+        fix="Mark it not ready, or remove that slice.",
+    )
+
+
+def too_few(
+    shares: Shares, limits: OverloadLimits, endpoints: int, shared: Fraction | None
+) -> Reason:
+    """The endpoints cannot be divided so that every zone is within the limits.
+
+    ``shared`` is what mode shared keeps in zone with the same endpoints, None if it hints nothing.
+    """
     zones, enough = len(shares.weights), limits.enough(shares, endpoints)
     numbers: dict[str, int | float | str] = {
         "endpoints": endpoints,
@@ -69,7 +87,13 @@ def too_few(shares: Shares, limits: Limits, endpoints: int, *, fewer_than_zones:
         "needed": enough,
     }
     fix = f"Scale to {enough} endpoints."
-    if fewer_than_zones:
+    if shared is not None:
+        numbers["sharedInZone"] = str(shared)
+        fix += (
+            f" Or set annotation {MODE_ANNOTATION} to {Mode.SHARED.value}, which keeps"
+            f" {_part(shared)} of the traffic in its zone with the same endpoints."
+        )
+    if endpoints < zones:
         count = f"{endpoints} endpoint{'s' * (endpoints != 1)}"
         text = f"fewer endpoints than zones ({count}, {zones} zones)"
         code = "TooFewEndpoints"
@@ -86,6 +110,31 @@ def too_few(shares: Shares, limits: Limits, endpoints: int, *, fewer_than_zones:
     return Reason(
         code=code, message=f"{text}: needs {enough}, has {endpoints}", numbers=numbers, fix=fix
     )
+
+
+def nothing_to_gain(best: Fraction, without: Fraction) -> Reason:
+    """No hints keep more traffic in its zone than having none."""
+    return Reason(
+        code="NothingToGain",
+        message=f"hints would keep {_part(best)} of the traffic in its zone, without them it is"
+        f" {_part(without)}",
+        numbers={"inZone": str(best), "inZoneWithoutHints": str(without)},
+        fix="Run endpoints in more zones.",
+    )
+
+
+def weights_too_long(length: int, limit: int) -> Reason:
+    """There are weights, and an annotation cannot carry them."""
+    return Reason(
+        code="WeightsTooLong",
+        message=f"the weights take {length} bytes, allowed are {limit}, so proxies get plain hints",
+        numbers={"bytes": length, "limitBytes": limit},
+        fix="Use fewer zones, or shorter names for them.",
+    )
+
+
+def _part(part: Fraction) -> str:
+    return f"{float(round(part * 100, 1)):g} %"
 
 
 def best_overload(shares: Shares, endpoints: int) -> tuple[Fraction, str]:

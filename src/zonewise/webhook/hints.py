@@ -25,15 +25,15 @@ from typing import Any
 
 import msgspec
 
-from zonewise.api.core import Namespace, Node, Service
-from zonewise.api.discovery import Endpoint, EndpointSlice
 from zonewise.api.gates import FeatureGates
-from zonewise.api.selector import EVERYTHING, Selector
-from zonewise.runtime.admission import AdmissionRequest, Allowed, Answer
-from zonewise.runtime.cache import Cache
+from zonewise.api.objects.core import Namespace, Node, Service
+from zonewise.api.objects.discovery import Endpoint, EndpointSlice
+from zonewise.api.values.selector import EVERYTHING, Selector
+from zonewise.runtime.cache.cache import Cache
+from zonewise.runtime.webhook.admission import AdmissionRequest, Allowed, Answer
 from zonewise.topology import MissingCpu, MissingZone, Shares
 from zonewise.topology.shares import placed, shares_of
-from zonewise.traffic import Hint, ShareNodes, as_written, wish_of
+from zonewise.traffic import WEIGHTS_ANNOTATION, Hint, ShareNodes, as_written, hint_request_of
 from zonewise.traffic.slices import asks, is_managed, rehint_one, service_of, services_of
 
 _SERVICE = "webhook:service"
@@ -89,18 +89,18 @@ class HintInjection:
         service = self._services.get((request.namespace, service_of(piece)))
         if service is None or not self._selected(service):
             return Allowed()
-        wish = wish_of(service, self.settings.gates)
-        if not asks(wish):
+        hint_request = hint_request_of(service, self.settings.gates)
+        if not asks(hint_request):
             return Allowed()
         before = request.old(EndpointSlice)
-        if wish.share_nodes is ShareNodes.TOLERATED:
+        if hint_request.share_nodes is ShareNodes.TOLERATED:
             hinted = carried(piece, before)
         else:
             hinted = rehint_one(
                 piece,
                 before=before,
                 others=self._slices.by(_SERVICE, service.key),
-                wish=wish,
+                hint_request=hint_request,
                 shares=self.shares(),
             )
         return Allowed(patch=patch(piece, hinted))
@@ -137,7 +137,20 @@ def patch(asked: EndpointSlice, hinted: EndpointSlice) -> list[dict[str, Any]]:
         _operation(index, new)
         for index, (old, new) in enumerate(pairs)
         if Hint.read(old.hints) != Hint.read(new.hints)
-    ]
+    ] + _weights_patch(asked.metadata.annotations, hinted.metadata.annotations)
+
+
+def _weights_patch(asked: Mapping[str, str], hinted: Mapping[str, str]) -> list[dict[str, Any]]:
+    old, new = asked.get(WEIGHTS_ANNOTATION), hinted.get(WEIGHTS_ANNOTATION)
+    path = "/metadata/annotations/" + WEIGHTS_ANNOTATION.replace("/", "~1")
+    if old == new:
+        return []
+    if new is None:
+        return [{"op": "remove", "path": path}]
+    if not asked:
+        value = {WEIGHTS_ANNOTATION: new}
+        return [{"op": "add", "path": "/metadata/annotations", "value": value}]
+    return [{"op": "add", "path": path, "value": new}]
 
 
 def _operation(index: int, new: Endpoint) -> dict[str, Any]:

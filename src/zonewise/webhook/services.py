@@ -1,10 +1,10 @@
-"""Refuses Services whose wish for hints nobody could fulfil, while somebody reads the refusal."""
+"""Refuses Services that ask for hints in a way that is not understood."""
 
 from __future__ import annotations
 
-from zonewise.api import faults
-from zonewise.api.core import Service
-from zonewise.runtime.admission import AdmissionRequest, Allowed, Answer, Denied
+from zonewise.api import field_errors
+from zonewise.api.objects.core import Service
+from zonewise.runtime.webhook.admission import AdmissionRequest, Allowed, Answer, Denied
 from zonewise.traffic import service_faults
 
 
@@ -16,5 +16,5 @@ async def validate_service(request: AdmissionRequest) -> Answer:
     found = service_faults(service, request.old(Service))
     if not found:
         return Allowed()
-    refusal = faults.refusal(Service.resource, request.name, found)
+    refusal = field_errors.refusal(Service.resource, request.name, found)
     return Denied(str(refusal), code=422, status="Invalid")

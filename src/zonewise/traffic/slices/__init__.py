@@ -1,25 +1,24 @@
 """The slices of a Service: which endpoints, in which slice, for whom. Pure."""
 
-from zonewise.traffic.slices.candidates import Members
+from zonewise.api.objects.discovery import SERVICE_LABEL, TRIGGER_ANNOTATION, service_of
+from zonewise.traffic.slices.endpoint_pods import Members
 from zonewise.traffic.slices.identity import (
     MANAGED_BY_LABEL,
     MANAGER,
-    SERVICE_LABEL,
-    TRIGGER_ANNOTATION,
     families_of,
     has_endpoints,
     is_managed,
-    service_of,
     services_of,
 )
 from zonewise.traffic.slices.planning import (
     LIMIT,
-    Family,
+    FamilyPlan,
     Memory,
-    Plan,
-    View,
+    SlicePlan,
+    SliceView,
     plan,
 )
+from zonewise.traffic.slices.reading import common_weights
 from zonewise.traffic.slices.rehinting import asks, rehint, rehint_one
 
 __all__ = [
@@ -28,12 +27,13 @@ __all__ = [
     "MANAGER",
     "SERVICE_LABEL",
     "TRIGGER_ANNOTATION",
-    "Family",
+    "FamilyPlan",
     "Members",
     "Memory",
-    "Plan",
-    "View",
+    "SlicePlan",
+    "SliceView",
     "asks",
+    "common_weights",
     "families_of",
     "has_endpoints",
     "is_managed",

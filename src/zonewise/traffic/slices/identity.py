@@ -11,25 +11,24 @@ lost its owner to a foreign edit is ours by its labels and gets it back.
 
 from __future__ import annotations
 
-from zonewise.api.core import Service
-from zonewise.api.discovery import LeanEndpointSlice
-from zonewise.api.meta import Key, OwnerReference
+from collections.abc import Iterable
 
-SERVICE_LABEL = "kubernetes.io/service-name"
+from zonewise.api.meta import Key, OwnerReference
+from zonewise.api.objects.core import Service
+from zonewise.api.objects.discovery import (
+    HEADLESS_LABEL,
+    SERVICE_LABEL,
+    LeanEndpointSlice,
+    service_of,
+)
+
 MANAGED_BY_LABEL = "endpointslice.kubernetes.io/managed-by"
-HEADLESS_LABEL = "service.kubernetes.io/headless"
 MANAGER = "endpointslice-controller.k8s.io"
-TRIGGER_ANNOTATION = "endpoints.kubernetes.io/last-change-trigger-time"
 IPV4, IPV6 = "IPv4", "IPv6"
 
 _RESERVED = (SERVICE_LABEL, MANAGED_BY_LABEL, HEADLESS_LABEL)
 _LONGEST_NAME = 253
 _NO_ADDRESS = ("", "None")
-
-
-def service_of(piece: LeanEndpointSlice) -> str:
-    """The name of the Service a slice belongs to, "" if it says none."""
-    return piece.metadata.labels.get(SERVICE_LABEL, "")
 
 
 def services_of(piece: LeanEndpointSlice) -> tuple[Key, ...]:
@@ -48,15 +47,25 @@ def has_endpoints(service: Service) -> bool:
     return bool(service.spec.selector) and service.spec.type != "ExternalName"
 
 
-def families_of(service: Service) -> tuple[str, ...]:
-    """The address types of its slices, the primary one first."""
+def families_of(
+    service: Service, shown: Iterable[LeanEndpointSlice] | None = None
+) -> tuple[str, ...]:
+    """The address types of its slices, the primary one first.
+
+    A server fills in ``ipFamilies``. Where they are missing (a dump that was cut down), the address
+    of the Service says it. Without one, it is what its slices have if those are ``shown``; whoever
+    plans slices takes both families, as its pods may have addresses of either.
+    """
     spec = service.spec
     named = tuple(family for family in spec.ip_families if family in (IPV4, IPV6))
     if named:
         return named
     if spec.cluster_ip not in _NO_ADDRESS:
         return (IPV6,) if ":" in spec.cluster_ip else (IPV4,)
-    return IPV4, IPV6
+    if shown is None:
+        return IPV4, IPV6
+    there = {piece.address_type for piece in shown}
+    return tuple(family for family in (IPV4, IPV6) if family in there) or (IPV4,)
 
 
 def labels_of(service: Service) -> dict[str, str]:

@@ -23,13 +23,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from zonewise.api.discovery import Endpoint
-from zonewise.traffic.slices.candidates import Group, Ports
+from zonewise.api.objects.discovery import Endpoint
+from zonewise.traffic.slices.endpoint_pods import Group, Ports
 from zonewise.traffic.slices.reading import Reading
 
 
 @dataclass(slots=True)
-class Wanted:
+class GroupEndpoints:
     """The endpoints of one group: ports as they are written, endpoints by pod."""
 
     ports: Ports
@@ -62,7 +62,7 @@ class Packing:
 
 
 def pack(
-    groups: Mapping[Group, Wanted],
+    groups: Mapping[Group, GroupEndpoints],
     readings: Iterable[Reading],
     *,
     stale: Iterable[str],

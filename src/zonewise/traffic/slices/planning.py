@@ -16,30 +16,31 @@ between slices is twice there rather than nowhere.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from zonewise.api.core import Service
-from zonewise.api.discovery import Endpoint, EndpointSlice
 from zonewise.api.meta import ObjectMeta, OwnerReference
-from zonewise.api.pod import Pod
+from zonewise.api.objects.core import Service
+from zonewise.api.objects.discovery import TRIGGER_ANNOTATION, Endpoint, EndpointSlice
+from zonewise.api.objects.pod import Pod
 from zonewise.topology import Shares
-from zonewise.traffic.hints import Decision, Previous, Snapshot, decide
-from zonewise.traffic.modes import Wish
+from zonewise.traffic.endpoint import Hint, TrafficEndpoint, as_obeyed
+from zonewise.traffic.hints import HintDecision, Previous, ServiceSnapshot, decide
+from zonewise.traffic.limits import HintCounts
+from zonewise.traffic.modes import HintRequest
 from zonewise.traffic.slices import identity
-from zonewise.traffic.slices.candidates import Candidate, Group, Member, Members
-from zonewise.traffic.slices.packing import Filling, Packing, Wanted, pack
+from zonewise.traffic.slices.endpoint_pods import Candidate, Group, Member, Members
+from zonewise.traffic.slices.packing import Filling, GroupEndpoints, Packing, pack
 from zonewise.traffic.slices.reading import Reading, Readings, previous
-from zonewise.traffic.targets import Hint, Target, as_obeyed
+from zonewise.traffic.weights import WEIGHTS_ANNOTATION
 
 LIMIT = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class View:
+class SliceView:
     """What is: a Service, the pods it selects, the zones of nodes, every slice in its name.
 
     ``zones`` has "" for a node without a zone and nothing for a node that does not exist.
@@ -47,7 +48,7 @@ class View:
     """
 
     service: Service
-    wish: Wish
+    hint_request: HintRequest
     shares: Shares
     pods: Iterable[Pod] = ()
     zones: Mapping[str, str] = field(default_factory=dict)
@@ -57,13 +58,11 @@ class View:
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class FamilyPlan:
     """One address family after a pass."""
 
-    decision: Decision
-    ready: int
-    per_zone: Mapping[str, int]
-    """How many endpoints are for each zone."""
+    decision: HintDecision
+    counts: HintCounts
     desired: int
     slices: int
     fewest: int
@@ -71,13 +70,13 @@ class Family:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class SlicePlan:
     """What to write, and why. Updates carry the version they are made from."""
 
     create: tuple[EndpointSlice, ...] = ()
     update: tuple[EndpointSlice, ...] = ()
     delete: tuple[EndpointSlice, ...] = ()
-    families: Mapping[str, Family] = field(default_factory=dict)
+    families: Mapping[str, FamilyPlan] = field(default_factory=dict)
     lost: tuple[Pod, ...] = ()
     """Pods that are left out because their node does not exist; ask again."""
     added: int = 0
@@ -89,7 +88,7 @@ class Plan:
         return len(self.create) + len(self.update) + len(self.delete)
 
     @property
-    def decision(self) -> Decision | None:
+    def decision(self) -> HintDecision | None:
         """The decision about the primary family."""
         return next((family.decision for family in self.families.values()), None)
 
@@ -102,14 +101,14 @@ class Memory:
     readings: Readings = field(default_factory=Readings)
 
 
-def plan(view: View, memory: Memory | None = None) -> Plan:
+def plan(view: SliceView, memory: Memory | None = None) -> SlicePlan:
     """Everything to be written so that the slices are right."""
     memory = memory or Memory()
     members, lost = memory.members.update(view.service, view.pods, view.zones)
     ours, old, foreign = _sorted_out(view)
     readings = memory.readings.update(ours)
     metadata = _Metadata(view.service)
-    families: dict[str, Family] = {}
+    families: dict[str, FamilyPlan] = {}
     written: list[Filling] = []
     kinds: list[str] = []
     wanted_types = identity.families_of(view.service)
@@ -132,7 +131,7 @@ def plan(view: View, memory: Memory | None = None) -> Plan:
     metadata.moment = min(filter(None, moments), default="")
     made = [metadata.finish(kind, filling) for kind, filling in zip(kinds, written, strict=True)]
     deleting = view.service.metadata.deletion_timestamp is not None
-    return Plan(
+    return SlicePlan(
         create=() if deleting else tuple(p for p in made if not p.metadata.name),
         update=tuple(sorted((p for p in made if p.metadata.name), key=_name)),
         delete=tuple(sorted(spare, key=_name)),
@@ -144,7 +143,7 @@ def plan(view: View, memory: Memory | None = None) -> Plan:
 
 
 def _sorted_out(
-    view: View,
+    view: SliceView,
 ) -> tuple[list[EndpointSlice], list[EndpointSlice], list[EndpointSlice]]:
     """Our slices, those of an older Service of this name, and those that others write.
 
@@ -166,38 +165,39 @@ def _sorted_out(
 
 
 def _family(
-    view: View,
+    view: SliceView,
     kind: str,
     members: Sequence[Member],
     readings: list[Reading],
     foreign: Iterable[EndpointSlice],
     metadata: _Metadata,
-) -> tuple[Family, Packing]:
+) -> tuple[FamilyPlan, Packing]:
     candidates: list[Candidate] = []
-    groups: dict[Group, Wanted] = {}
+    groups: dict[Group, GroupEndpoints] = {}
     homes: list[dict[str, Endpoint]] = []
     for member in members:
         candidate = member.families.get(kind)
         if candidate is not None:
             wanted = groups.get(member.group)
             if wanted is None:
-                wanted = groups[member.group] = Wanted(member.ports)
+                wanted = groups[member.group] = GroupEndpoints(member.ports)
             candidates.append(candidate)
             homes.append(wanted.endpoints)
     targets, before = _named(candidates, readings)
     strangers = tuple(as_obeyed(one) for piece in foreign for one in piece.endpoints or ())
-    snapshot = Snapshot(view.wish, view.shares, targets, strangers)
+    snapshot = ServiceSnapshot(view.hint_request, view.shares, targets, strangers)
     decision = decide(snapshot, before)
     hints = decision.hints if view.node_hints else _without_nodes(decision.hints)
     for candidate, target, home in zip(candidates, targets, homes, strict=True):
         # A pod that ends on a node's network has the address of its successor, not its hint.
         home[candidate.name] = candidate.written(hints.get(target.name) if target.ready else None)
     sizes = [len(wanted.endpoints) for wanted in groups.values()]
-    packing = pack(groups, readings, stale=metadata.stale(readings), limit=view.limit)
-    family = Family(
+    metadata.weights[kind] = decision.weights
+    stale = metadata.stale(readings, decision.weights)
+    packing = pack(groups, readings, stale=stale, limit=view.limit)
+    family = FamilyPlan(
         decision=decision,
-        ready=sum(target.ready for target in targets),
-        per_zone=Counter(zone for hint in decision.hints.values() for zone in hint.zones),
+        counts=decision.counts(targets),
         desired=len(candidates),
         slices=packing.kept + len(packing.fillings),
         fewest=sum(-(-size // view.limit) for size in sizes) or 1,
@@ -206,8 +206,8 @@ def _family(
 
 
 def _named(
-    candidates: Sequence[Candidate], readings: Iterable[Reading]
-) -> tuple[tuple[Target, ...], Previous]:
+    candidates: Sequence[Candidate], readings: Sequence[Reading]
+) -> tuple[tuple[TrafficEndpoint, ...], Previous]:
     """The targets under names of their own, and the hints that were, under the same names.
 
     Addresses are the names. Pods on a node's network may share one; then all but the first of
@@ -236,7 +236,7 @@ def _named(
                 hints[names.get(pod, address)] = Hint.read(endpoint.hints)
     hinted = bool(hints) and all(hint.zones for hint in hints.values())
     renamed = tuple(replace(one.target, name=names[one.name]) for one in candidates)
-    return renamed, Previous(hints, hinted)
+    return renamed, replace(previous(readings), hints=hints, hinted=hinted)
 
 
 def _without_nodes(hints: Mapping[str, Hint]) -> dict[str, Hint]:
@@ -268,13 +268,19 @@ class _Metadata:
             owner_references=self._owners,
         )
         self.moment = ""
+        self.weights: dict[str, str] = {}
+        """The text of the weights of each address family."""
 
-    def stale(self, readings: Iterable[Reading]) -> list[str]:
-        """The slices whose labels or owner are not what they should be."""
+    def stale(self, readings: Iterable[Reading], weights: str) -> list[str]:
+        """The slices whose labels, owner or weights are not what they should be."""
         found = []
         for reading in readings:
             metadata = reading.slice.metadata
-            if metadata.labels != self._labels or metadata.owner_references != self._owners:
+            if (
+                metadata.labels != self._labels
+                or metadata.owner_references != self._owners
+                or reading.weights != weights
+            ):
                 found.append(metadata.name)
         return found
 
@@ -282,9 +288,12 @@ class _Metadata:
         """The slice as it is written."""
         old = self._new if filling.reading is None else filling.reading.slice.metadata
         annotations = {**old.annotations}
-        annotations.pop(identity.TRIGGER_ANNOTATION, None)
+        annotations.pop(TRIGGER_ANNOTATION, None)
         if self.moment:
-            annotations[identity.TRIGGER_ANNOTATION] = self.moment
+            annotations[TRIGGER_ANNOTATION] = self.moment
+        annotations.pop(WEIGHTS_ANNOTATION, None)
+        if weights := self.weights.get(kind, ""):
+            annotations[WEIGHTS_ANNOTATION] = weights
         metadata = msgspec.structs.replace(
             old,
             labels=self._labels,

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from zonewise.api.discovery import Endpoint, EndpointSlice
+from zonewise.api.objects.discovery import Endpoint, EndpointSlice, LeanEndpointSlice
+from zonewise.traffic.endpoint import Hint
 from zonewise.traffic.hints import Previous
-from zonewise.traffic.slices.candidates import Group
-from zonewise.traffic.targets import Hint
+from zonewise.traffic.slices.endpoint_pods import Group
+from zonewise.traffic.weights import WEIGHTS_ANNOTATION
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,8 @@ class Reading:
     """The hints of ready endpoints, by address."""
     hinted: bool
     """Whether every ready endpoint has a zone hint."""
+    weights: str
+    """The text of the weights, "" if there is none."""
 
 
 def read(piece: EndpointSlice) -> Reading:
@@ -45,6 +48,7 @@ def read(piece: EndpointSlice) -> Reading:
         pods=tuple(_pod(endpoint) for endpoint in endpoints),
         hints=hints,
         hinted=all(hint.zones for hint in hints.values()),
+        weights=piece.metadata.annotations.get(WEIGHTS_ANNOTATION, ""),
     )
 
 
@@ -69,10 +73,18 @@ def previous(readings: Iterable[Reading]) -> Previous:
     """The hints that are there."""
     hints: dict[str, Hint] = {}
     hinted = True
-    for reading in readings:
+    known = list(readings)
+    for reading in known:
         hints.update(reading.hints)
         hinted = hinted and reading.hinted
-    return Previous(hints, hinted and bool(hints))
+    weights = common_weights(reading.slice for reading in known)
+    return Previous(hints, hinted and bool(hints), weights)
+
+
+def common_weights(slices: Iterable[LeanEndpointSlice]) -> str:
+    """The text of the weights, if all slices carry the same; "" else."""
+    texts = {piece.metadata.annotations.get(WEIGHTS_ANNOTATION, "") for piece in slices}
+    return texts.pop() if len(texts) == 1 else ""
 
 
 def _pod(endpoint: Endpoint) -> str:

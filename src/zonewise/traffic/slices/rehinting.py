@@ -8,62 +8,66 @@ what it was ``before`` says which hints it had, because its writer has stripped 
 Hints in the other slices that would have to move are left to ``rehint``, which sees the write.
 
 Both decide as ``plan`` does, from the same endpoints under the same names, so what one writes the
-other leaves alone. A Service that does not ask keeps whatever its slices say.
+other leaves alone. A Service that does not ask keeps whatever hints its slices have: somebody else
+may have written them. Weights are written by nobody else and would be obeyed for ever, so they go;
+unless the Service is not ours to look after, for then another controller may be at work.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from zonewise.api.discovery import Endpoint, EndpointSlice
+from zonewise.api.meta import ObjectMeta
+from zonewise.api.objects.discovery import Endpoint, EndpointSlice
 from zonewise.topology import Shares
-from zonewise.traffic.hints import Decision, Previous, Snapshot, decide
-from zonewise.traffic.modes import Mode, Wish
+from zonewise.traffic.endpoint import NO_HINT, Hint, TrafficEndpoint, as_obeyed, as_written
+from zonewise.traffic.hints import HintDecision, Previous, ServiceSnapshot, decide
+from zonewise.traffic.modes import HintRequest, Mode
 from zonewise.traffic.slices import identity
 from zonewise.traffic.slices.identity import IPV4, IPV6
-from zonewise.traffic.slices.planning import Family, Plan
-from zonewise.traffic.targets import NO_HINT, Hint, Target, as_obeyed, as_written
+from zonewise.traffic.slices.planning import FamilyPlan, SlicePlan
+from zonewise.traffic.slices.reading import common_weights
+from zonewise.traffic.weights import WEIGHTS_ANNOTATION
 
-_SILENT = ("NotAsked", "NotSelected")
+_NOT_OURS = "NotSelected"
+_SILENT = ("NotAsked", _NOT_OURS)
 
 
-def asks(wish: Wish) -> bool:
+def asks(hint_request: HintRequest) -> bool:
     """Whether a Service asks for hints, be it in vain."""
-    return wish.mode is not Mode.OFF or (
-        wish.reason is not None and wish.reason.code not in _SILENT
+    return hint_request.mode is not Mode.OFF or (
+        hint_request.reason is not None and hint_request.reason.code not in _SILENT
     )
 
 
 def rehint(
     slices: Iterable[EndpointSlice],
-    wish: Wish,
+    hint_request: HintRequest,
     shares: Shares,
     *,
     before: Iterable[EndpointSlice] | None = None,
     families: Iterable[str] = (IPV4, IPV6),
     node_hints: bool = True,
-) -> Plan:
+) -> SlicePlan:
     """The slices whose hints change; ``before`` are the slices whose hints count as being there."""
     known = sorted(slices, key=_name)
     earlier = known if before is None else sorted(before, key=_name)
     ours = [piece for piece in known if identity.is_managed(piece)]
     update: list[EndpointSlice] = []
-    decided: dict[str, Family] = {}
+    decided: dict[str, FamilyPlan] = {}
     present = {piece.address_type for piece in known}
     for kind in filter(present.__contains__, families):
         mine = [piece for piece in ours if piece.address_type == kind]
         names = _Names()
         targets = [(piece, [names.target(one) for one in piece.endpoints or ()]) for piece in mine]
         past = _Names()
-        previous = Previous.read(
-            past.target(endpoint)
-            for piece in earlier
-            if piece.address_type == kind and identity.is_managed(piece)
-            for endpoint in piece.endpoints or ()
+        theirs = [p for p in earlier if p.address_type == kind and identity.is_managed(p)]
+        previous = replace(
+            Previous.read(past.target(one) for piece in theirs for one in piece.endpoints or ()),
+            weights=common_weights(theirs),
         )
         strangers = tuple(
             as_obeyed(endpoint)
@@ -72,14 +76,19 @@ def rehint(
             for endpoint in piece.endpoints or ()
         )
         flat = tuple(target for _, some in targets for target in some)
-        decision = decide(Snapshot(wish, shares, flat, strangers), previous)
+        decision = decide(ServiceSnapshot(hint_request, shares, flat, strangers), previous)
         decided[kind] = _family(decision, flat, len(mine))
-        if asks(wish):
-            for piece, some in targets:
-                changed = _hinted(piece, some, decision, node_hints=node_hints)
-                if changed is not piece:
-                    update.append(changed)
-    return Plan(update=tuple(update), families=decided)
+        if hint_request.reason is not None and hint_request.reason.code == _NOT_OURS:
+            continue
+        for piece, some in targets:
+            changed = (
+                _hinted(piece, some, decision, node_hints=node_hints)
+                if asks(hint_request)
+                else _unweighted(piece)
+            )
+            if changed is not piece:
+                update.append(changed)
+    return SlicePlan(update=tuple(update), families=decided)
 
 
 def rehint_one(
@@ -87,13 +96,13 @@ def rehint_one(
     *,
     before: EndpointSlice | None,
     others: Iterable[EndpointSlice],
-    wish: Wish,
+    hint_request: HintRequest,
     shares: Shares,
 ) -> EndpointSlice:
     """One slice with its hints, the same object if they are right."""
     rest = [other for other in others if other.key != piece.key]
     earlier = rest if before is None else [*rest, before]
-    decided = rehint([*rest, piece], wish, shares, before=earlier)
+    decided = rehint([*rest, piece], hint_request, shares, before=earlier)
     return next((one for one in decided.update if one.key == piece.key), piece)
 
 
@@ -103,7 +112,7 @@ class _Names:
 
     used: set[str] = field(default_factory=set)
 
-    def target(self, endpoint: Endpoint) -> Target:
+    def target(self, endpoint: Endpoint) -> TrafficEndpoint:
         target = as_written(endpoint)
         if not target.ready:
             return target
@@ -113,11 +122,12 @@ class _Names:
         return target
 
 
-def _family(decision: Decision, targets: tuple[Target, ...], slices: int) -> Family:
-    return Family(
+def _family(
+    decision: HintDecision, targets: tuple[TrafficEndpoint, ...], slices: int
+) -> FamilyPlan:
+    return FamilyPlan(
         decision=decision,
-        ready=sum(target.ready for target in targets),
-        per_zone=Counter(zone for hint in decision.hints.values() for zone in hint.zones),
+        counts=decision.counts(targets),
         desired=len(targets),
         slices=slices,
         fewest=slices,
@@ -125,14 +135,21 @@ def _family(decision: Decision, targets: tuple[Target, ...], slices: int) -> Fam
 
 
 def _hinted(
-    piece: EndpointSlice, targets: list[Target], decision: Decision, *, node_hints: bool
+    piece: EndpointSlice,
+    targets: list[TrafficEndpoint],
+    decision: HintDecision,
+    *,
+    node_hints: bool,
 ) -> EndpointSlice:
     endpoints = piece.endpoints or ()
     hints = [_allowed(decision.hints, target, node_hints=node_hints) for target in targets]
-    if all(target.hint == hint for target, hint in zip(targets, hints, strict=True)):
+    metadata = _weighted(piece.metadata, decision.weights)
+    hinted = all(target.hint == hint for target, hint in zip(targets, hints, strict=True))
+    if hinted and metadata is piece.metadata:
         return piece
     return msgspec.structs.replace(
         piece,
+        metadata=metadata,
         endpoints=tuple(
             msgspec.structs.replace(endpoint, hints=hint.written())
             for endpoint, hint in zip(endpoints, hints, strict=True)
@@ -140,7 +157,24 @@ def _hinted(
     )
 
 
-def _allowed(hints: Mapping[str, Hint], target: Target, *, node_hints: bool) -> Hint:
+def _unweighted(piece: EndpointSlice) -> EndpointSlice:
+    metadata = _weighted(piece.metadata, "")
+    return (
+        piece if metadata is piece.metadata else msgspec.structs.replace(piece, metadata=metadata)
+    )
+
+
+def _weighted(metadata: ObjectMeta, weights: str) -> ObjectMeta:
+    """The metadata with the text of the weights, the same object if it is there."""
+    if metadata.annotations.get(WEIGHTS_ANNOTATION, "") == weights:
+        return metadata
+    annotations = {k: v for k, v in metadata.annotations.items() if k != WEIGHTS_ANNOTATION}
+    if weights:
+        annotations[WEIGHTS_ANNOTATION] = weights
+    return msgspec.structs.replace(metadata, annotations=annotations)
+
+
+def _allowed(hints: Mapping[str, Hint], target: TrafficEndpoint, *, node_hints: bool) -> Hint:
     hint = hints.get(target.name, NO_HINT) if target.ready else NO_HINT
     return hint if node_hints or not hint.nodes else Hint(hint.zones)
 

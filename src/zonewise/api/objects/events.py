@@ -1,0 +1,56 @@
+"""Events of events.k8s.io/v1, in full as far as we write them.
+
+``note`` is limited to 1,024 bytes and ``action`` and ``reason`` to 128 by the API server.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import ClassVar
+
+from zonewise.api.meta import Object, ObjectReference
+from zonewise.api.resource import Resource
+from zonewise.api.struct import Struct
+
+
+def shared_suffix(uid: str, reason: str, note: str, *, only: str = "") -> str:
+    """How the name of an Event ends that several programs tell: who comes second finds it there.
+
+    ``uid`` is that of the object it regards; ``only`` is where it holds, if not everywhere.
+    """
+    return hashlib.sha256("\0".join((uid, reason, note, only)).encode()).hexdigest()[:16]
+
+
+class EventSeries(Struct):
+    """How often an event came again, and when last."""
+
+    count: int = 0
+    last_observed_time: str | None = None
+
+
+class EventSource(Struct):
+    """Who reported, in the older form."""
+
+    component: str = ""
+    host: str = ""
+
+
+class Event(Object):
+    """Something that happened to ``regarding``."""
+
+    resource: ClassVar = Resource("events.k8s.io", "v1", "Event", "events")
+
+    event_time: str | None = None
+    series: EventSeries | None = None
+    reporting_controller: str = ""
+    reporting_instance: str = ""
+    action: str = ""
+    reason: str = ""
+    regarding: ObjectReference = ObjectReference()
+    related: ObjectReference | None = None
+    note: str = ""
+    type: str = ""
+    deprecated_source: EventSource = EventSource()
+    deprecated_first_timestamp: str | None = None
+    deprecated_last_timestamp: str | None = None
+    deprecated_count: int = 0

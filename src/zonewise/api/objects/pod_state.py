@@ -1,0 +1,48 @@
+"""What a pod's status says, for all who ask.
+
+A pod has *finished* when its containers ended for good; nothing brings it back. It is *active*
+while it neither has finished nor is about to go. *Ready* is what the condition says and nothing
+else: a pod without one is not.
+"""
+
+from __future__ import annotations
+
+from zonewise.api.objects.pod import Pod, PodCondition
+
+FINISHED = frozenset({"Succeeded", "Failed"})
+"""Phases that are not left again."""
+
+DISRUPTION_TARGET = "DisruptionTarget"
+"""The type of the condition that says that a pod is about to be taken down, and by whom."""
+
+
+def finished(pod: Pod) -> bool:
+    """Whether a pod's containers have ended for good."""
+    return pod.status.phase in FINISHED
+
+
+def active(pod: Pod) -> bool:
+    """Whether a pod counts: it neither has finished nor is about to go."""
+    return pod.metadata.deletion_timestamp is None and pod.status.phase not in FINISHED
+
+
+def readiness(pod: Pod) -> PodCondition | None:
+    """The Ready condition, if there is one."""
+    for condition in pod.status.conditions:
+        if condition.type == "Ready":
+            return condition
+    return None
+
+
+def ready_since(pod: Pod) -> str | None:
+    """Since when a pod is Ready, "" if nobody says; None while it is not."""
+    condition = readiness(pod)
+    if condition is None or condition.status != "True":
+        return None
+    return condition.last_transition_time or ""
+
+
+def ready(pod: Pod) -> bool:
+    """Whether a pod's Ready condition is true."""
+    condition = readiness(pod)
+    return condition is not None and condition.status == "True"

@@ -1,0 +1,1 @@
+"""Values inside objects, compared exactly: quantities, selectors, names, times, schedules."""

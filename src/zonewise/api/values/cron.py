@@ -1,0 +1,239 @@
+"""Cron schedules: five fields, a word or an interval, and when each is due next.
+
+One parser serves validation and the CronJob controller: what parses is valid, and what does not
+says why in Kubernetes' words. Days are counted in the schedule's time zone: an hour that a clock
+change leaves out is left out, and one that it repeats is repeated. If both the day of the month and
+the day of the week are limited, either is enough. A schedule may name a day that never comes; after
+five years without one the answer is None.
+"""
+
+from __future__ import annotations
+
+import re
+import zoneinfo
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta, tzinfo
+from functools import lru_cache
+
+MONTHS = "jan feb mar apr may jun jul aug sep oct nov dec"
+DAYS = "sun mon tue wed thu fri sat"
+FIELDS: tuple[tuple[str, int, int, dict[str, int]], ...] = (
+    ("minute", 0, 59, {}),
+    ("hour", 0, 23, {}),
+    ("day of month", 1, 31, {}),
+    ("month", 1, 12, {name: number for number, name in enumerate(MONTHS.split(), 1)}),
+    ("day of week", 0, 6, {name: number for number, name in enumerate(DAYS.split())}),
+)
+WORDS = {
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+    "@monthly": "0 0 1 * *",
+    "@weekly": "0 0 * * 0",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@hourly": "0 * * * *",
+}
+_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "h": 3600}
+_SPAN = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|μs|ms|s|m|h)", re.ASCII)
+_SPANS = re.compile(rf"(?P<sign>[-+]?)(?:0|(?:{_SPAN.pattern})+)", re.ASCII)
+_ZONED = re.compile(r"(?:CRON_)?TZ=([^ ]*) +(.*)", re.DOTALL)
+_ZONE_PART = re.compile(r"[A-Za-z.\-_0-9+]{1,14}", re.ASCII)
+_HORIZON = timedelta(days=5 * 366)
+
+
+class InvalidSchedule(ValueError):
+    """A text that is no schedule; its message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Every:
+    """Again and again after so many seconds."""
+
+    seconds: int
+
+    def next(self, after: datetime) -> datetime | None:
+        """The first moment that is due after another."""
+        return after.replace(microsecond=0) + timedelta(seconds=self.seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Calendar:
+    """At certain minutes of certain days."""
+
+    minutes: tuple[int, ...]
+    hours: tuple[int, ...]
+    days: frozenset[int]
+    months: frozenset[int]
+    weekdays: frozenset[int]
+    either: bool
+    """Whether a fitting day of the month or of the week is enough."""
+    zone: tzinfo
+
+    def next(self, after: datetime) -> datetime | None:
+        """The first moment that is due after another."""
+        local = after.astimezone(self.zone)
+        day, last = local.date(), local.date() + _HORIZON
+        while day <= last:
+            if self._fits(day):
+                for moment in self._moments(day, local.hour if day == local.date() else 0):
+                    if moment > after:
+                        return moment
+            day += timedelta(days=1)
+        return None
+
+    def _fits(self, day: date) -> bool:
+        if day.month not in self.months:
+            return False
+        of_month, of_week = day.day in self.days, day.isoweekday() % 7 in self.weekdays
+        return (of_month or of_week) if self.either else (of_month and of_week)
+
+    def _moments(self, day: date, first: int) -> Iterator[datetime]:
+        for hour in self.hours:
+            if hour < first:
+                continue
+            begin = datetime(day.year, day.month, day.day, hour, tzinfo=self.zone)
+            repeated = begin.utcoffset() != begin.replace(fold=1).utcoffset()
+            for fold in (0, 1) if repeated else (0,):
+                for minute in self.minutes:
+                    wall = begin.replace(minute=minute, fold=fold)
+                    moment = wall.astimezone(UTC)
+                    if moment.astimezone(self.zone).replace(fold=fold) == wall:
+                        yield moment
+
+
+Schedule = Every | Calendar
+
+
+@lru_cache(maxsize=1024)
+def parse_schedule(text: str, zone: str = "") -> Schedule:
+    """The schedule a text is; ``zone`` counts where the text names none.
+
+    Raises ``InvalidSchedule`` for a text that is none, ``ZoneInfoNotFoundError`` for an unknown
+    ``zone``.
+    """
+    if text.startswith(("TZ=", "CRON_TZ=")):
+        zoned = _ZONED.fullmatch(text)
+        if zoned is None or not known_zone(zoned[1]):
+            raise InvalidSchedule("provided bad location")
+        zone, text = zoned[1], zoned[2]
+    if text.startswith("@every "):
+        return _interval(text)
+    if text.startswith("@") and text not in WORDS:
+        raise InvalidSchedule(f"unrecognized descriptor: {text}")
+    fields = WORDS.get(text, text).split()
+    if not text:
+        raise InvalidSchedule("empty spec string")
+    if len(fields) != len(FIELDS):
+        raise InvalidSchedule(f"expected exactly 5 fields, found {len(fields)}: {fields}")
+    minutes, hours, days, months, weekdays = (
+        _values(field, *known) for field, known in zip(fields, FIELDS, strict=True)
+    )
+    return Calendar(
+        minutes=tuple(sorted(minutes)),
+        hours=tuple(sorted(hours)),
+        days=days,
+        months=months,
+        weekdays=weekdays,
+        either=not (_unlimited(fields[2]) or _unlimited(fields[4])),
+        zone=zoneinfo.ZoneInfo(zone) if zone not in ("", "UTC", "Local") else UTC,
+    )
+
+
+def _interval(text: str) -> Every:
+    spans = _SPANS.fullmatch(text.removeprefix("@every "))
+    if spans is None:
+        raise InvalidSchedule(f"failed to parse duration {text}")
+    seconds = sum(float(number) * _UNITS[unit] for number, unit in _SPAN.findall(spans[0]))
+    if spans["sign"] == "-":
+        seconds = 0
+    return Every(int(min(max(seconds, 1), _HORIZON.total_seconds())))
+
+
+def _unlimited(field: str) -> bool:
+    return any(piece in ("*", "?", "*/1", "?/1") for piece in field.split(","))
+
+
+def _values(field: str, name: str, low: int, high: int, words: dict[str, int]) -> frozenset[int]:
+    found: set[int] = set()
+    for piece in filter(None, field.split(",")):
+        try:
+            found.update(_piece(piece, low, high, words))
+        except InvalidSchedule as why:
+            raise InvalidSchedule(f"{why} in {name}: {field}") from None
+    return frozenset(found)
+
+
+def _piece(piece: str, low: int, high: int, words: dict[str, int]) -> range:
+    span, *steps = piece.split("/")
+    if len(steps) > 1:
+        raise InvalidSchedule("too many slashes")
+    start, *ends = span.split("-")
+    if len(ends) > 1 and start not in {"*", "?"}:
+        raise InvalidSchedule("too many hyphens")
+    if start in {"*", "?"}:
+        begin, end = low, high
+    else:
+        begin = _number(start, words, "number")
+        last = _number(ends[0], words, "number") if ends else begin
+        end = high if steps and not ends else last
+    step = _number(steps[0], {}, "step") if steps else 1
+    if step == 0:
+        raise InvalidSchedule("step of range should be a positive number")
+    if begin < low:
+        raise InvalidSchedule(f"beginning of range ({begin}) below minimum ({low})")
+    if end > high:
+        raise InvalidSchedule(f"end of range ({end}) above maximum ({high})")
+    if begin > end:
+        raise InvalidSchedule(f"beginning of range ({begin}) beyond end of range ({end})")
+    return range(begin, end + 1, step)
+
+
+def _number(text: str, words: dict[str, int], what: str) -> int:
+    named = words.get(text.lower())
+    if named is not None:
+        return named
+    # More digits than a date can use are no number here, and int() would refuse thousands of them.
+    if re.fullmatch(r"\+?[0-9]{1,18}", text, re.ASCII) is None:
+        raise InvalidSchedule(f"failed to parse a {what}")
+    return int(text)
+
+
+def schedule_fault(text: str) -> str:
+    """Why a text is no schedule; empty where it is one."""
+    try:
+        parse_schedule(text)
+    except InvalidSchedule as why:
+        return str(why)
+    except zoneinfo.ZoneInfoNotFoundError:
+        return ""  # a machine without a database of zones believes every name
+    return ""
+
+
+def zone_fault(name: str) -> str:
+    """Why a text is not a time zone; empty where it is one."""
+    if not name:
+        return "timeZone must be nil or non-empty string"
+    for part in name.split("/"):
+        if part in {".", ".."} or part.startswith("-") or not _ZONE_PART.fullmatch(part):
+            return f"unknown time zone {name}"
+    if name.lower() == "local":
+        return "timeZone must be an explicit time zone as defined in the IANA database"
+    return "" if known_zone(name) else f"unknown time zone {name}"
+
+
+@lru_cache(maxsize=256)
+def known_zone(name: str) -> bool:
+    """Whether a name is in the time zone database; without a database every name is believed."""
+    if name in {"", "UTC", "Local"}:
+        return True
+    try:
+        zoneinfo.ZoneInfo(name)
+    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
+        return not _database()
+    return True
+
+
+@lru_cache(maxsize=1)
+def _database() -> bool:
+    return bool(zoneinfo.available_timezones())

@@ -1,0 +1,1 @@
+"""A Kubernetes API server in a process, with its state in memory and on SQLite."""

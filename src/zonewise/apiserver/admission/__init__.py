@@ -1,0 +1,1 @@
+"""What may still change or refuse a write: built-in plugins, quotas, webhooks."""

@@ -1,0 +1,1 @@
+"""Between bytes and objects: request bodies, and the forms an answer can have."""

@@ -1,0 +1,1 @@
+"""What a client can ask about the server itself: groups, OpenAPI, versions, health."""

@@ -1,0 +1,1 @@
+"""What a request does: read, write, patch, delete, and subresources."""

@@ -1,0 +1,40 @@
+"""ComponentStatuses: how the parts of a control plane are, made up when somebody asks.
+
+``etcd-0`` is the log that everything is written to. The scheduler and the controllers
+run in this process; an API server without them says what a real one does that finds nobody at their
+ports.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from zonewise.apiserver.store.entry import Entry, encode
+
+Obj = dict[str, Any]
+
+COMPONENT_STATUSES = "/componentstatuses"
+PORTS = {"scheduler": 10259, "controller-manager": 10257}
+
+
+def components(*, failure: str | None, running: bool) -> list[Entry]:
+    """All of them; ``failure`` is why nothing is written, ``running`` whether the others work."""
+    found = {name: "ok" if running else _silent(port) for name, port in PORTS.items()}
+    found["etcd-0"] = failure or "ok"
+    return [_status(name, message) for name, message in found.items()]
+
+
+def _silent(port: int) -> str:
+    where = f"127.0.0.1:{port}"
+    return f'Get "https://{where}/healthz": dial tcp {where}: connect: connection refused'
+
+
+def _status(name: str, message: str) -> Entry:
+    status = "True" if message == "ok" else "False"
+    whole: Obj = {
+        "kind": "ComponentStatus",
+        "apiVersion": "v1",
+        "metadata": {"name": name},
+        "conditions": [{"type": "Healthy", "status": status, "message": message}],
+    }
+    return Entry.of(encode(whole), 0)

@@ -1,0 +1,1 @@
+"""How requests come in: over HTTPS, or from inside the process."""

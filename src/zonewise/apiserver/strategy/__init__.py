@@ -1,0 +1,1 @@
+"""What each kind demands beyond its schema: names, defaults, validation, changes, warnings."""

@@ -1,0 +1,1 @@
+"""Namespaces, Nodes, roles, quotas, webhooks and everything else a cluster is made of."""

@@ -1,0 +1,1 @@
+"""Services, EndpointSlices, Ingresses and policies."""

@@ -1,0 +1,1 @@
+"""Volumes, claims, classes and drivers."""

@@ -1,0 +1,1 @@
+"""What makes pods or counts them: Deployments, sets, Jobs, budgets, autoscalers."""

@@ -1,0 +1,321 @@
+"""``zonewise csi``: a CSI driver behind a unix socket, and ``zonewise csi check``.
+
+One process serves all three services, for the controller's place and for every node. It is ready
+for calls when it listens; whether it knows its node's domain is what Probe answers. Told to stop,
+it finishes the calls that have begun.
+"""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from zonewise.api.errors import ConfigError
+from zonewise.cli.program.command import Command
+from zonewise.cli.program.options import Options, output_option
+from zonewise.cli.program.takeover_leader import Leading, lead
+
+if TYPE_CHECKING:
+    from zonewise.csi.config_file import ConfigFile
+    from zonewise.csi.driver import DriverStorage
+    from zonewise.csi.services.plugin import NodeDomain
+    from zonewise.runtime.process.process import Process
+    from zonewise.storage.domains import DomainLabels
+
+BACKENDS = ("embedded", "ceph-rbd", "ceph-fs")
+DRIVER = "csi.zonewise.io"
+DATA = "/var/lib/zonewise/csi"
+
+
+@click.command(
+    "csi",
+    cls=Command,
+    examples=(
+        "csi --endpoint unix:///csi/csi.sock --node-id n1 --config c.json  # a driver, no topology",
+        'csi … --orchestrator none --domain-labels "a.io/zone" --domain zone=a  # in zone a',
+        "csi check --config c.json --data DIR -o json  # do journal and pools agree?",
+    ),
+)
+@click.argument("action", required=False, type=click.Choice(["check"]), metavar="[check]")
+@click.option("--endpoint", metavar="unix:///PATH", help="The socket to serve.")
+@click.option(
+    "--drivername",
+    metavar="NAME",
+    default=DRIVER,
+    help=f"The name of the CSIDriver object.  [default: {DRIVER}]",
+)
+@click.option("--node-id", metavar="NAME", help="The name of this machine's Node.")
+@click.option(
+    "--backend",
+    type=click.Choice(BACKENDS),
+    default="embedded",
+    metavar="|".join(BACKENDS),
+    help="Where volumes are kept.  [default: embedded]",
+)
+@click.option("--config", metavar="FILE", type=click.Path(), help="Pools; read again on change.")
+@click.option(
+    "--data",
+    metavar="DIR",
+    type=click.Path(),
+    default=DATA,
+    help=f"Where the embedded backend keeps volumes and journal.  [default: {DATA}]",
+)
+@click.option(
+    "--domain-labels",
+    metavar='"a/region;b/zone"',
+    default="",
+    help="The node labels that name domains, the largest first.  [default: no topology]",
+)
+@click.option(
+    "--orchestrator",
+    type=click.Choice(["kubernetes", "none"]),
+    default="kubernetes",
+    metavar="kubernetes|none",
+    help="Where this node's labels are read from; with none, --domain gives them."
+    "  [default: kubernetes]",
+)
+@click.option(
+    "--domain", metavar='"region=r1;zone=a"', default="", help="Where this node is, without labels."
+)
+@click.option(
+    "--well-known-zone",
+    is_flag=True,
+    help="Use topology.kubernetes.io keys instead of the driver's own.",
+)
+@click.option(
+    "--advertise-takeover",
+    is_flag=True,
+    help="Report domains this node stands in for under keys of their own, too.",
+)
+@click.option(
+    "--takeover-controller",
+    is_flag=True,
+    help="Keep the takeover labels of all nodes as --config says; of several, one leads.",
+)
+@click.option(
+    "--lease-namespace",
+    metavar="NAME",
+    help="Where the lease and the status of --takeover-controller are.  [default: the pod's]",
+)
+@click.option(
+    "--metrics-listen",
+    metavar="ADDRESS",
+    help="Where to serve metrics and health.  [default: nowhere]",
+)
+@output_option("table", "json", "yaml")
+@click.pass_obj
+def command(
+    options: Options,
+    action: str | None,
+    endpoint: str | None,
+    drivername: str,
+    node_id: str | None,
+    backend: str,
+    config: str | None,
+    data: str,
+    domain_labels: str,
+    orchestrator: str,
+    domain: str,
+    well_known_zone: bool,
+    advertise_takeover: bool,
+    takeover_controller: bool,
+    lease_namespace: str | None,
+    metrics_listen: str | None,
+    output: str | None,
+) -> int:
+    """Provision volumes next to the pods that use them.
+
+    Serves the Container Storage Interface: volumes are cut from the pools of the configuration, in
+    the domain that a request prefers. With 'check' nothing is served: it prints which volumes and
+    snapshots there are and what does not agree, and exits with 1 if something does not.
+    See docs/csi.md.
+    """
+    if find_spec("grpc") is None:
+        raise ConfigError(
+            "zonewise csi needs grpcio and protobuf; install them with: pip install 'zonewise[csi]'"
+        )
+    from zonewise.storage.domains import parse_domain_labels
+
+    if not config:
+        raise ConfigError("--config is missing; give it the file that names the pools")
+    if action == "check":
+        return _check(backend, Path(config), Path(data), output)
+    if output is not None:
+        raise click.UsageError("-o is for 'check'; a driver that serves prints nothing")
+    if not endpoint:
+        raise ConfigError("--endpoint is missing; give it a socket like unix:///csi/csi.sock")
+    if not node_id:
+        raise ConfigError("--node-id is missing; give it the name of this machine's Node")
+    labels = parse_domain_labels(domain_labels, drivername, well_known=well_known_zone)
+    if orchestrator == "kubernetes" and domain:
+        raise ConfigError("--domain is for --orchestrator none; with kubernetes labels are read")
+    if advertise_takeover and not labels.labels:
+        raise ConfigError("--advertise-takeover needs --domain-labels: without, there is no domain")
+    if takeover_controller and (orchestrator == "none" or not labels.labels):
+        raise ConfigError(
+            "--takeover-controller needs --orchestrator kubernetes and --domain-labels: it labels"
+            " nodes by their domains"
+        )
+    return _serve(
+        options,
+        backend,
+        endpoint,
+        labels,
+        node_id,
+        Path(config),
+        Path(data),
+        orchestrator,
+        domain,
+        advertise=advertise_takeover,
+        leading=Leading(lease_namespace, metrics_listen) if takeover_controller else None,
+    )
+
+
+def _serve(
+    options: Options,
+    backend: str,
+    endpoint: str,
+    labels: DomainLabels,
+    node_id: str,
+    config: Path,
+    folder: Path,
+    orchestrator: str,
+    domain: str,
+    *,
+    advertise: bool,
+    leading: Leading | None,
+) -> int:
+    from zonewise.csi.config_file import ConfigFile
+    from zonewise.csi.driver import Threads, open_driver
+    from zonewise.csi.transport.server import SocketServer, socket_path
+    from zonewise.runtime.process.logs import configure, logger
+    from zonewise.runtime.process.process import run
+    from zonewise.storage.domains import parse_domain
+
+    options = options.serving()
+    configure(verbosity=options.verbose, format=options.log_format)
+    path = socket_path(endpoint)
+    told = parse_domain(domain, labels) if orchestrator == "none" else {}
+    file = ConfigFile(config, labels, may_come=backend == "embedded")
+    data = _opened(backend, folder, file)
+
+    async def main(process: Process) -> None:
+        async with AsyncExitStack() as stack:
+            place = await _place(process, stack, options, labels, node_id, orchestrator, told)
+            threads = Threads()
+            driver = open_driver(
+                labels.driver,
+                data,
+                labels,
+                lambda: file.current,
+                node_id=node_id,
+                domain=place,
+                worker=threads,
+                advertise_takeover=advertise,
+            )
+            file.on_change(data.backend.prepare)
+            server = SocketServer(driver.calls, path)
+            await server.start()
+            try:
+                process.spawn(file.run(), name="configuration")
+                if leading is not None:
+                    process.spawn(
+                        lead(options, file, labels, data, threads, leading),
+                        name="takeover",
+                    )
+                process.ready = True
+                logger("csi").info(
+                    "serving",
+                    endpoint=endpoint,
+                    driver=labels.driver,
+                    pools=len(file.current.pools),
+                )
+                await process.stopping.wait()
+            finally:
+                await server.stop()
+                threads.close()
+
+    try:
+        return run(main)
+    finally:
+        data.close()
+
+
+async def _place(
+    process: Process,
+    stack: AsyncExitStack,
+    options: Options,
+    labels: DomainLabels,
+    node_id: str,
+    orchestrator: str,
+    told: dict[str, str],
+) -> NodeDomain:
+    from zonewise.csi.node_domain import FixedDomain, LabelledDomain
+
+    if orchestrator == "none" or not labels.labels:
+        return FixedDomain(told)
+    from zonewise.cli.program.connection import connected
+
+    client = await stack.enter_async_context(connected(options))
+    found = LabelledDomain(client, node_id, labels)
+    process.spawn(found.run(), name="labels")
+    return found
+
+
+def _opened(backend: str, folder: Path, file: ConfigFile) -> DriverStorage:
+    from zonewise.csi.driver import open_data
+    from zonewise.runtime.process.logs import logger
+
+    if backend == "embedded":
+        data = open_data(folder)
+        if not data.pools.privileged:
+            logger("csi").warning("without root volumes are folders; block, ext4 and xfs need root")
+        return data
+    if (found := len(file.current.clusters)) != 1:
+        raise ConfigError(
+            f"--backend {backend} needs one Ceph cluster in clusters of --config, not {found}"
+        )
+    try:
+        from zonewise.csi.backends.ceph.storage import open_ceph, open_ceph_files
+    except ImportError:
+        raise ConfigError(
+            f"--backend {backend} needs Ceph's Python modules; install python3-rados and"
+            " python3-rbd, and use the Python they were built for"
+        ) from None
+    opened = open_ceph_files if backend == "ceph-fs" else open_ceph
+    return opened(folder, file.current)
+
+
+def _check(backend: str, config: Path, folder: Path, output: str | None) -> int:
+    from zonewise.cli.program.screen import rendered
+    from zonewise.csi.check import check
+    from zonewise.csi.config_file import ConfigFile
+    from zonewise.csi.status import CsiError
+    from zonewise.storage.domains import DomainLabels
+    from zonewise.storage.errors import StorageError
+
+    file = ConfigFile(config, DomainLabels(DRIVER))
+    if backend == "embedded" and not folder.is_dir():
+        raise ConfigError(f"--data {folder} is not there; give the folder of the driver")
+    data = _opened(backend, folder, file)
+    try:
+        report, agrees = check(data.journal, data.backend)
+        more = data.findings(file.current)
+    except (CsiError, StorageError) as error:
+        raise ConfigError(f"the cluster cannot be asked: {error}") from None
+    finally:
+        data.close()
+    report |= more
+    agrees = agrees and not more.get("affinity") and not more.get("pools")
+    if output in ("json", "yaml"):
+        click.echo(rendered(report, output))
+    else:
+        for kind in report:
+            click.echo(f"{kind}: {len(report[kind])}")
+            for item in report[kind]:
+                click.echo("  " + "  ".join(f"{key}={value}" for key, value in item.items()))
+    return 0 if agrees else 1

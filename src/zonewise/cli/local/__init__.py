@@ -1,0 +1,1 @@
+"""Commands around an embedded cluster: hosting it, failures, scenarios, its page."""

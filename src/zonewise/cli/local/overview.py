@@ -1,0 +1,109 @@
+"""The page of a cluster on a terminal: ``zonewise up`` makes it from its own stores and ``zonewise
+status`` from a cluster it asks; what is on it is decided by ``zonewise.explain.status``.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from zonewise.api.values.printable import visible
+from zonewise.cli.program.screen import cell
+from zonewise.explain.status import Overview
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+GOOD, POOR = 0.8, 0.5
+NO_NUMBER = "–"
+
+
+def zone_table(page: Overview) -> Table:
+    """The zones, one line each."""
+    table = _table("ZONE", "NODES", "CPU", "PODS", "READY")
+    for zone in page.zones:
+        nodes = f"{zone.nodes_ready}/{zone.nodes}"
+        table.add_row(
+            cell(zone.name or "(no zone)"),
+            nodes if zone.nodes_ready == zone.nodes else f"[red]{nodes}[/red]",
+            f"{zone.cpu_milli / 1000:g}",
+            str(zone.pods),
+            _ratio(zone.pods_ready, zone.pods),
+        )
+    lost = page.pods - page.pods_pending - sum(zone.pods for zone in page.zones)
+    if lost:
+        up = page.pods_ready - sum(zone.pods_ready for zone in page.zones)
+        table.add_row("(node gone)", "", "", str(lost), _ratio(up, lost))
+    if page.pods_pending:
+        table.add_row("(pending)", "", "", str(page.pods_pending), _ratio(0, page.pods_pending))
+    return table
+
+
+def service_table(page: Overview, *, most: int = 20) -> Table:
+    """The Services, one line each, in the order of their names."""
+    table = _table("SERVICE", "MODE", "ENDPOINTS", "IN-ZONE", "UNANSWERED")
+    for route in page.services[:most]:
+        table.add_row(
+            cell(f"{route.namespace}/{route.name}"),
+            cell(route.mode),
+            str(route.endpoints),
+            _percent(route.in_zone, good=True),
+            _percent(route.failed, good=False),
+        )
+    if len(page.services) > most:
+        table.add_row(f"and {len(page.services) - most} more")
+    return table
+
+
+def next_steps(page: Overview, kubeconfig: str) -> str:
+    """How to reach an embedded cluster, and three commands to try with it."""
+    from rich.markup import escape
+
+    program = _called()
+    zone = escape(visible(next((zone.name for zone in page.zones if zone.name), "")))
+    commands = [
+        ("kubectl get pods -A -o wide", "what runs where"),
+        (f"{program} status -w", "this page, live"),
+        (f"{program} fail zone {zone}", f"take zone {zone} away and watch")
+        if zone
+        else ("kubectl apply -f nodes.yaml", "Nodes come to life: docs/embedded.md"),
+    ]
+    width = max(len(command) for command, _ in commands)
+    lines = [f"  {command:<{width}}   [dim]# {meaning}[/dim]" for command, meaning in commands]
+    return "\n".join([f"  [bold]export KUBECONFIG={escape(kubeconfig)}[/bold]", "", *lines])
+
+
+def _called() -> str:
+    """How to call this program again."""
+    if shutil.which("zonewise"):
+        return "zonewise"
+    path = Path(sys.argv[0])
+    return f"{sys.executable} -m zonewise" if path.name == "__main__.py" else str(path)
+
+
+def _table(first: str, *columns: str) -> Table:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column(first, no_wrap=True)
+    for column in columns:
+        words = column == "MODE"
+        table.add_column(column, justify="left" if words else "right", no_wrap=True)
+    return table
+
+
+def _ratio(ready: int, all_: int) -> str:
+    text = str(ready)
+    return text if ready == all_ else f"[yellow]{text}[/yellow]"
+
+
+def _percent(part: float | None, *, good: bool) -> str:
+    if part is None:
+        return NO_NUMBER
+    text = f"{part:.0%}"
+    if not good:
+        return f"[red]{text}[/red]" if part else text
+    color = "green" if part >= GOOD else "yellow" if part >= POOR else "red"
+    return f"[{color}]{text}[/{color}]"

@@ -1,0 +1,182 @@
+"""Commands and groups as ``kubectl`` users expect them.
+
+- Global flags may stand before the command's name. A group moves flags that precede it behind it,
+  so that they are parsed in one place, by the command that takes them.
+- A group knows its commands by name, sentence and module, and imports a module only when its
+  command runs: help and completion stay fast however many commands there are.
+- ``help NAME`` is ``NAME --help``, and a group without a command prints its help.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from zonewise.cli.program.options import Options, global_options, shared_options
+
+_GLOBAL = tuple(option.name for option in global_options() if option.name)
+_HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+
+
+@dataclass(frozen=True, slots=True)
+class CommandEntry:
+    """A command that is there to be run: where it is and what it does. No summary hides it."""
+
+    module: str
+    summary: str = ""
+    section: str = ""
+
+
+class Command(click.Command):
+    """A command with the global flags; its function gets them as ``Options`` by ``pass_obj``.
+
+    Lines of ``examples`` are a command line without the program's name, a ``#`` and what it does.
+    """
+
+    def __init__(self, *args: Any, examples: Sequence[str] = (), **kwargs: Any) -> None:
+        kwargs.setdefault("context_settings", _HELP)
+        kwargs["params"] = [*(kwargs.get("params") or ()), *global_options()]
+        super().__init__(*args, **kwargs)
+        self.examples = examples
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the function."""
+        ctx.obj = Options(**{name: ctx.params.pop(name) for name in _GLOBAL})
+        return super().invoke(ctx)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The command's own flags; the global ones are told of, not repeated."""
+        params = self.get_params(ctx)
+        own = [p for p in params if isinstance(p, click.Option) and p.name not in _GLOBAL]
+        _examples(ctx, formatter, self.examples)
+        _flags(ctx, formatter, "Options", own)
+        formatter.write_paragraph()
+        root = ctx.find_root().info_name
+        formatter.write_text(f"More flags, such as --context and -n: see '{root} --help'.")
+
+
+class CommandGroup(click.Group):
+    """A group whose commands are imported when they run."""
+
+    def __init__(
+        self,
+        *args: Any,
+        entries: dict[str, CommandEntry],
+        examples: Sequence[str] = (),
+        **kwargs: Any,
+    ) -> None:
+        kwargs.setdefault("context_settings", _HELP)
+        kwargs["params"] = [*(kwargs.get("params") or ()), *global_options(), *shared_options()]
+        kwargs["no_args_is_help"] = False
+        super().__init__(*args, **kwargs)
+        self.entries = entries
+        self.examples = examples
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Find the command's name and leave all flags to it."""
+        args = self._name_first(args)
+        if args and args[0] == "help":
+            args = self._name_first([*args[1:], "--help"])
+        rest = super().parse_args(ctx, args)
+        named = args and not args[0].startswith("-")
+        if not (named or ctx.resilient_parsing):
+            click.echo(ctx.get_help())
+            ctx.exit()
+        return rest
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command of that name, imported."""
+        name = args[0]
+        entry = self.entries.get(name)
+        if entry is not None:
+            return name, import_module(entry.module).command, args[1:]
+        if ctx.resilient_parsing:
+            return None, None, args[1:]
+        raise click.exceptions.NoSuchCommand(name, possibilities=self._visible(), ctx=ctx)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The commands by what they are for, examples, and the flags that all commands know."""
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for name in self._visible():
+            entry = self.entries[name]
+            sections.setdefault(entry.section, []).append((name, entry.summary))
+        for section, rows in sections.items():
+            with formatter.section(section):
+                formatter.write_dl(rows)
+        _examples(ctx, formatter, self.examples)
+        params = self.get_params(ctx)
+        shared = {option.name for option in shared_options()}
+        _flags(ctx, formatter, "Global flags", [p for p in params if p.name not in shared])
+        _flags(
+            ctx,
+            formatter,
+            "Flags of commands that read a cluster",
+            [p for p in params if p.name in shared],
+        )
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[str]]:
+        """Names of commands and flags, without importing anything."""
+        found = [
+            CompletionItem(name, help=self.entries[name].summary)
+            for name in self._visible()
+            if name.startswith(incomplete)
+        ]
+        return found + click.Command.shell_complete(self, ctx, incomplete)
+
+    def _visible(self) -> list[str]:
+        return [name for name, entry in self.entries.items() if entry.summary]
+
+    def _name_first(self, args: list[str]) -> list[str]:
+        valued = {
+            text
+            for param in self.params
+            if isinstance(param, click.Option) and not (param.is_flag or param.count)
+            for text in param.opts
+        }
+        index = 0
+        while index < len(args) and args[index] not in ("-", "--"):
+            token = args[index]
+            if not token.startswith("-"):
+                return [token, *args[:index], *args[index + 1 :]]
+            index += 2 if _takes_next(token, valued) else 1
+        return args
+
+
+def _takes_next(token: str, valued: set[str]) -> bool:
+    """Whether a flag's value is the next argument."""
+    if token.startswith("--"):
+        return token in valued
+    for position, letter in enumerate(token[1:], start=2):
+        if f"-{letter}" in valued:
+            return position == len(token)
+    return False
+
+
+def _examples(ctx: click.Context, formatter: click.HelpFormatter, examples: Sequence[str]) -> None:
+    if not examples:
+        return
+    root = ctx.find_root().info_name
+    rows = [line.partition("#") for line in examples]
+    width = max(len(call.strip()) for call, _, _ in rows)
+    with formatter.section("Examples"):
+        for call, _, what in rows:
+            formatter.write(f"  {root} {call.strip():<{width}}  # {what.strip()}\n")
+
+
+def _flags(
+    ctx: click.Context,
+    formatter: click.HelpFormatter,
+    title: str,
+    params: Sequence[click.Parameter],
+) -> None:
+    rows = [row for param in params if (row := param.get_help_record(ctx)) is not None]
+    if rows:
+        with formatter.section(title):
+            formatter.write_dl(rows)

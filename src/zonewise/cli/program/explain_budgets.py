@@ -1,0 +1,260 @@
+"""``zonewise explain budget|budgets|pod|pods``: what budgets allow, from a cluster or a dump."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from zonewise.api.errors import ConfigError
+from zonewise.cli.program import interrupts
+from zonewise.cli.program.options import Options
+from zonewise.cli.program.screen import is_plain, rendered
+from zonewise.cli.program.sources import absent, dumped, namespaces_with, only, readable
+
+if TYPE_CHECKING:
+    from zonewise.api.objects.policy import PodDisruptionBudget
+    from zonewise.api.unstructured import Unstructured
+    from zonewise.explain import BudgetReport, Disruption, PodReport
+    from zonewise.runtime.cache.snapshot import Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """A cluster, and the file it was read from, if from one."""
+
+    cluster: Disruption
+    file: str = ""
+
+
+def explain(
+    options: Options,
+    what: str,
+    name: str | None,
+    *,
+    all_namespaces: bool,
+    files: tuple[str, ...],
+    output: str | None,
+) -> None:
+    """Print what is asked for."""
+    from zonewise.explain import DEFAULT_NAMESPACE
+
+    one = what.removesuffix("s")
+    if what == one and not name:
+        raise click.UsageError(f"which {one}? give its name")
+    if what != one and name:
+        raise click.UsageError(f"{what} are all of them; for one say: {one} {name}")
+    if what == one and all_namespaces:
+        raise click.UsageError(f"one {one} is in one namespace; give -n instead of -A")
+    if files:
+        namespace = options.namespace or DEFAULT_NAMESPACE
+        sources = _dumped(files)
+    else:
+        namespace, sources = _asked(options, all_namespaces=all_namespaces)
+    if name:
+        report = _found(sources, one, name, namespace, None if files else options)
+        _print_one(report, sources[0].file, output)
+    else:
+        _print_many(sources, one, None if all_namespaces else namespace, output)
+
+
+def _dumped(files: Sequence[str]) -> list[_Source]:
+    return [
+        _Source(_cluster(snapshot, list(_others(snapshot)), _plain_budgets(snapshot)), file)
+        for snapshot, file in dumped(files)
+    ]
+
+
+def _asked(options: Options, *, all_namespaces: bool) -> tuple[str, list[_Source]]:
+    from zonewise.api.objects.policy import PodDisruptionBudget
+    from zonewise.cli.program.connection import cluster_config, connected
+    from zonewise.runtime.cache.snapshot import Snapshot
+    from zonewise.runtime.client.scales import fetch
+
+    namespace = cluster_config(options).namespace
+    kinds = _kinds()
+
+    async def read() -> Disruption:
+        async with connected(options) as client:
+            snapshot = await Snapshot.live(
+                client, kinds, namespace=None if all_namespaces else namespace
+            )
+            budgets = snapshot.all(PodDisruptionBudget)
+            cluster = _cluster(snapshot, [], budgets, now=time.time())
+            others = [
+                item
+                for namespace_budgets in cluster.budgets_cache.by_namespace.values()
+                for reference in namespace_budgets.unknown()
+                if (item := await fetch(client, *reference)) is not None
+            ]
+            return _cluster(snapshot, others, budgets, now=time.time())
+
+    return namespace, [_Source(interrupts.run(read()))]
+
+
+def _kinds() -> tuple[type[Any], ...]:
+    from zonewise.api import (
+        DaemonSet,
+        Deployment,
+        DisruptionLedger,
+        Node,
+        Pod,
+        PodDisruptionBudget,
+        ReplicaSet,
+        StatefulSet,
+        TopologyDisruptionBudget,
+    )
+
+    return (
+        Node,
+        Pod,
+        TopologyDisruptionBudget,
+        DisruptionLedger,
+        Deployment,
+        ReplicaSet,
+        StatefulSet,
+        DaemonSet,
+        PodDisruptionBudget,
+    )
+
+
+def _cluster(
+    snapshot: Snapshot,
+    others: Iterable[Unstructured],
+    plain: Iterable[PodDisruptionBudget],
+    *,
+    now: float | None = None,
+) -> Disruption:
+    from zonewise.explain import Disruption
+
+    node, pod, budget, ledger, *owners, _ = _kinds()
+    return Disruption(
+        nodes=snapshot.all(node),
+        pods=snapshot.all(pod),
+        budgets=[*snapshot.all(budget), *plain],
+        owners=[*(item for kind in owners for item in snapshot.all(kind)), *others],
+        ledgers=readable(snapshot, ledger) or (),  # without them nothing is granted
+        now=now,
+        clock=time.time(),
+    )
+
+
+def _others(snapshot: Snapshot) -> Iterator[Unstructured]:
+    """Objects of a dump of kinds that are not read otherwise; any of them may own pods."""
+    known = {(kind.resource.group, kind.resource.kind) for kind in _kinds()}
+    for item in snapshot.everything():
+        if (item.resource.group, item.resource.kind) not in known:
+            yield item
+
+
+def _plain_budgets(snapshot: Snapshot) -> list[PodDisruptionBudget]:
+    """PodDisruptionBudgets of a dump; those of KEP-8 are of ``v1beta1``, which has equal fields."""
+    from zonewise.api import PodDisruptionBudget, convert
+
+    return [
+        convert(PodDisruptionBudget, item.raw)
+        for item in snapshot.everything()
+        if (item.resource.group, item.resource.kind) == ("policy", "PodDisruptionBudget")
+    ]
+
+
+def _found(
+    sources: Sequence[_Source], what: str, name: str, namespace: str, asked: Options | None
+) -> BudgetReport | PodReport:
+    cluster = only(sources, f"{what}s").cluster
+    wanted, _, plain = name.rpartition("/")
+    found = [
+        report
+        for report in _reports(cluster, what, None)
+        if _name(report) == plain and wanted in ("", _short(report))
+    ]
+    here = [report for report in found if report.namespace == namespace]
+    if len(here) > 1:
+        raise ConfigError(f"there are two budgets {plain}; say tdb/{plain} or pdb/{plain}")
+    if here:
+        return here[0]
+    elsewhere = [report.namespace for report in found]
+    if asked is not None:
+        elsewhere += namespaces_with(asked, _named(what, wanted), plain)
+    raise absent(what, name, namespace, elsewhere=elsewhere, listing=f"explain {what}s -A")
+
+
+def _named(what: str, wanted: str) -> tuple[type[Any], ...]:
+    """The kinds that a pod, a budget, or a budget of one kind is of."""
+    from zonewise.api import Pod, PodDisruptionBudget, TopologyDisruptionBudget
+
+    budgets: dict[str, type[Any]] = {"tdb": TopologyDisruptionBudget, "pdb": PodDisruptionBudget}
+    if what == "pod":
+        return () if wanted else (Pod,)
+    return tuple(kind for short, kind in budgets.items() if wanted in ("", short))
+
+
+def _reports(
+    cluster: Disruption, what: str, namespace: str | None
+) -> Sequence[BudgetReport | PodReport]:
+    return cluster.budgets(namespace) if what == "budget" else cluster.pods(namespace)
+
+
+def _name(report: BudgetReport | PodReport) -> str:
+    from zonewise.explain import BudgetReport
+
+    return report.budget if isinstance(report, BudgetReport) else report.pod
+
+
+def _short(report: BudgetReport | PodReport) -> str:
+    from zonewise.explain import BudgetReport
+
+    if not isinstance(report, BudgetReport):
+        return ""
+    return "tdb" if report.kind == "TopologyDisruptionBudget" else "pdb"
+
+
+def _print_one(report: BudgetReport | PodReport, file: str, output: str | None) -> None:
+    from zonewise.explain import disruption_page
+
+    if not is_plain(output):
+        click.echo(disruption_page(report))
+        return
+    _note(report)
+    click.echo(rendered(_row(file, report), output))
+
+
+def _print_many(
+    sources: Sequence[_Source], what: str, namespace: str | None, output: str | None
+) -> None:
+    from zonewise.explain import disruptions_page
+
+    reports = [
+        (source.file, report)
+        for source in sources
+        for report in _reports(source.cluster, what, namespace)
+    ]
+    if not is_plain(output):
+        place = f"namespace {namespace}" if namespace else "any namespace"
+        click.echo(disruptions_page(reports) if reports else f"There is no {what} in {place}.")
+        return
+    for _, report in reports:
+        _note(report)
+    rows = [_row(file, report) for file, report in reports]
+    if output == "jsonl":
+        for row in rows:
+            click.echo(rendered(row, output))
+    else:
+        click.echo(rendered(rows, output))
+
+
+def _row(file: str, report: BudgetReport | PodReport) -> dict[str, Any]:
+    """As JSON has it; what comes from a dump says from which file."""
+    return {"file": file, **report.plain()} if file else report.plain()
+
+
+def _note(report: BudgetReport | PodReport) -> None:
+    """What programs have no field for."""
+    from zonewise.explain import BudgetReport
+
+    if isinstance(report, BudgetReport):
+        for note in report.notes:
+            click.echo(f"{report.kind} {report.namespace}/{report.budget}: {note}", err=True)

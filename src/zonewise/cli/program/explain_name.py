@@ -1,0 +1,127 @@
+"""``zonewise explain name``: what a client is told about a name, and why."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from zonewise.api.errors import ConfigError, NotFound, Status
+from zonewise.cli.program.options import Options
+from zonewise.cli.program.screen import rendered
+from zonewise.cli.program.sources import dumped, live, only, readable
+
+if TYPE_CHECKING:
+    from zonewise.explain.name import NameClient, NameReport
+    from zonewise.runtime.cache.snapshot import Snapshot
+    from zonewise.topology.locators import Locators
+
+
+def print_name(
+    options: Options,
+    name: str,
+    client: str | None,
+    domain: str,
+    files: Sequence[str],
+    output: str | None,
+) -> int:
+    """Print the report; 1 if the name is not there."""
+    from zonewise.explain.name import name_page
+
+    _check(client)
+    snapshot = only(tuple(dumped(files)))[0] if files else live(options, _kinds())
+    report = _report(snapshot, name, client, domain)
+    click.echo(name_page(report) if output in (None, "table") else rendered(report.plain(), output))
+    return 1 if report.code == "NXDOMAIN" else 0
+
+
+def _kinds() -> tuple[type[Any], ...]:
+    from zonewise.api import LeanEndpointSlice, Node, Pod, Service
+    from zonewise.api.objects.locator import PodLocator
+
+    return Service, LeanEndpointSlice, Node, Pod, PodLocator
+
+
+def _report(snapshot: Snapshot, name: str, client: str | None, domain: str) -> NameReport:
+    from zonewise.explain.name import explain_name
+    from zonewise.traffic.slices import services_of
+
+    bare = name.strip().rstrip(".").lower()
+    suffix = "." + domain.strip(".").lower()
+    labels = bare.removesuffix(suffix).split(".")
+    if labels[-1] != "svc" and not bare.endswith(suffix):
+        labels.append("svc")
+    service, part, *_ = _kinds()
+    key = (labels[-2], labels[-3]) if len(labels) >= 3 else ("", "")
+    locators = _locators(snapshot)
+    return explain_name(
+        f"{'.'.join(labels)}{suffix}",
+        labels,
+        _client(client, locators),
+        services=snapshot.all(service),
+        slices=[piece for piece in snapshot.all(part) if key in services_of(piece)],
+        locators=locators,
+    )
+
+
+def _locators(snapshot: Snapshot) -> Locators:
+    """What is known of places, from locators and nodes, else from pods and nodes."""
+    from zonewise.topology.locators import Locator, Locators
+
+    _, _, node, pod, locator = _kinds()
+    nodes = readable(snapshot, node)
+    located = readable(snapshot, locator)
+    found = Locators(nodes=nodes is not None)
+    for one in nodes or ():
+        found.put_node(one)
+    if located:
+        for one in located:
+            found.put(Locator.of(one))
+    else:
+        for one in readable(snapshot, pod) or ():
+            found.put(Locator.of_pod(one))
+    return found
+
+
+def _check(client: str | None) -> None:
+    """Refuse what can be no client, whatever cluster it is about."""
+    if client is None:
+        return
+    namespace, slash, name = client.partition("/")
+    if slash:
+        fine = bool(namespace and name) and "/" not in name
+    else:
+        try:
+            fine = bool(ipaddress.ip_address(client.strip().partition("%")[0]))
+        except ValueError:
+            fine = False
+    if not fine:
+        raise ConfigError(
+            f"--client {client[:100]!r} is neither NAMESPACE/POD nor an address; write it like"
+            " shop/web-0 or 10.0.0.1"
+        )
+
+
+def _client(text: str | None, locators: Locators) -> NameClient:
+    """The client that ``NAMESPACE/POD`` or an address means."""
+    from zonewise.explain.name import NameClient
+    from zonewise.topology.locators import canonical
+
+    if text is None:
+        return NameClient()
+    namespace, slash, name = text.partition("/")
+    if not slash:
+        address = canonical(text.strip())
+        owners = locators.owners(address)
+        pod = "/".join(owners[0]) if owners else ""
+        return NameClient(address, pod, locators.spot(address))
+    found = locators.get((namespace, name))
+    if found is None:
+        sentence = f"--client {text}: there is no pod {name} in namespace {namespace}"
+        advice = f"kubectl get pods -n {namespace} shows which there are"
+        raise NotFound(Status(message=f"{sentence}; {advice}", code=404))
+    if not found.addresses:
+        return NameClient("", text)
+    return NameClient(found.addresses[0], text, locators.spot(found.addresses[0]))

@@ -1,0 +1,221 @@
+"""The flags every command understands, and those that several commands share.
+
+Global flags mean what they mean to ``kubectl``. They may stand before or after the command's name;
+``zonewise.cli.program.command`` sees to that.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeVar
+
+import click
+from click.shell_completion import CompletionItem
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What the global flags say. ``request_timeout`` is in seconds; 0 is no limit."""
+
+    kubeconfig: str | None = None
+    context: str | None = None
+    cluster: str | None = None
+    user: str | None = None
+    namespace: str | None = None
+    act_as: str | None = None
+    act_as_groups: tuple[str, ...] = ()
+    act_as_uid: str | None = None
+    request_timeout: float | None = None
+    verbose: int = 0
+    log_format: Literal["text", "json"] = "text"
+
+    def serving(self) -> Options:
+        """The same for a program that stays, whose log is read later: what happens is in it."""
+        return replace(self, verbose=max(1, self.verbose))
+
+
+def without_namespace(options: Options, why: str) -> None:
+    """Say that ``-n`` has no effect here, if it was given."""
+    if options.namespace is not None:
+        from zonewise.api.values.printable import visible
+
+        click.echo(f"note: -n {visible(options.namespace)} has no effect: {why}", err=True)
+
+
+def parse_duration(text: str) -> float:
+    """Seconds, from ``10s``, ``1m30s``, ``500ms`` or a bare number of seconds."""
+    from zonewise.api.values import times
+
+    if re.fullmatch(r"[0-9]+(\.[0-9]+)?", text):
+        return float(text)
+    return times.seconds(text)
+
+
+def global_options() -> list[click.Option]:
+    """New instances of the flags that every command takes."""
+    return [
+        click.Option(
+            ["--kubeconfig"],
+            metavar="FILE",
+            type=click.Path(),
+            help="The kubeconfig to use, instead of $KUBECONFIG or ~/.kube/config.",
+        ),
+        click.Option(
+            ["--context"],
+            metavar="NAME",
+            shell_complete=_names("context"),
+            help="The kubeconfig context to use.",
+        ),
+        click.Option(
+            ["--cluster"],
+            metavar="NAME",
+            shell_complete=_names("cluster"),
+            help="The kubeconfig cluster to use, instead of the context's.",
+        ),
+        click.Option(
+            ["--user"],
+            metavar="NAME",
+            shell_complete=_names("user"),
+            help="The kubeconfig user to be, instead of the context's.",
+        ),
+        click.Option(
+            ["-n", "--namespace"],
+            metavar="NAME",
+            help="The namespace to work in, instead of the context's.",
+        ),
+        click.Option(
+            ["--as", "act_as"], metavar="NAME", help="Act as this user, if the cluster lets you."
+        ),
+        click.Option(
+            ["--as-group", "act_as_groups"],
+            metavar="NAME",
+            multiple=True,
+            help="With --as: be in this group; may be repeated.",
+        ),
+        click.Option(["--as-uid", "act_as_uid"], metavar="UID", help="With --as: have this uid."),
+        click.Option(
+            ["--request-timeout"],
+            metavar="TIME",
+            callback=_duration,
+            help="Give up on a request after this time (10s, 1m); 0 waits for ever. Default: 30s.",
+        ),
+        click.Option(
+            ["-v", "--verbose"],
+            count=True,
+            help="Log what happens; twice for every detail.",
+        ),
+        click.Option(
+            ["--log-format"],
+            type=click.Choice(["text", "json"]),
+            default="text",
+            help="How log lines look. Default: text.",
+        ),
+    ]
+
+
+def shared_options() -> list[click.Option]:
+    """New instances of the flags that commands which read a cluster share."""
+    return [_all_namespaces(), _output(("table", "json", "yaml", "jsonl")), _files()]
+
+
+def output_option(*formats: str) -> Callable[[F], F]:
+    """``-o``: the command can print these formats besides its own."""
+    return _adds(_output(formats))
+
+
+def all_namespaces_option() -> Callable[[F], F]:
+    """``-A``: the command works on a namespace or on all of them."""
+    return _adds(_all_namespaces())
+
+
+def files_option() -> Callable[[F], F]:
+    """``-f``: the command works on a dump instead of a cluster."""
+    return _adds(_files())
+
+
+def duration_option(flag: str, default: str, help: str) -> Callable[[F], F]:
+    """A flag that is a time, given to the command in seconds."""
+
+    def seconds(ctx: click.Context, param: click.Parameter, value: str) -> float:
+        try:
+            return parse_duration(value.strip())
+        except ValueError as error:
+            raise click.BadParameter(str(error), ctx, param) from None
+
+    return _adds(
+        click.Option(
+            [flag],
+            metavar="TIME",
+            default=default,
+            callback=seconds,
+            help=f"{help}  [default: {default}]",
+        )
+    )
+
+
+def _output(formats: tuple[str, ...]) -> click.Option:
+    return click.Option(
+        ["-o", "--output"],
+        metavar="|".join(formats),
+        type=click.Choice(formats),
+        help="The output format.",
+    )
+
+
+def _all_namespaces() -> click.Option:
+    return click.Option(
+        ["-A", "--all-namespaces"], is_flag=True, help="Work on every namespace at once."
+    )
+
+
+def _files() -> click.Option:
+    return click.Option(
+        ["-f", "--filename", "files"],
+        metavar="FILE",
+        multiple=True,
+        type=click.Path(allow_dash=True),
+        help="Read what 'kubectl get -o yaml' printed (a file, a folder or -) instead of a "
+        "cluster; repeated, they make one cluster.",
+    )
+
+
+def _adds(option: click.Option) -> Callable[[F], F]:
+    def add(function: F) -> F:
+        params: list[click.Parameter] = function.__dict__.setdefault("__click_params__", [])
+        params.append(option)
+        return function
+
+    return add
+
+
+def _duration(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
+    try:
+        return None if value is None else parse_duration(value.strip())
+    except ValueError as error:
+        raise click.BadParameter(str(error), ctx, param) from None
+
+
+def _names(
+    kind: Literal["context", "cluster", "user"],
+) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem[str]]]:
+    def complete(
+        ctx: click.Context, _param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem[str]]:
+        import os
+        from pathlib import Path
+
+        from zonewise.api.errors import ZonewiseError
+        from zonewise.runtime.config.kubeconfig import Kubeconfig, default_files
+
+        named = ctx.params.get("kubeconfig")
+        try:
+            config = Kubeconfig([Path(named)] if named else default_files(os.environ))
+        except ZonewiseError:
+            return []
+        return [CompletionItem(name) for name in config.names(kind) if name.startswith(incomplete)]
+
+    return complete

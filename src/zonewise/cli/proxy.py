@@ -1,0 +1,319 @@
+"""``zonewise proxy``: what the proxy of a node does with packets to Services.
+
+It serves until it is told to stop, and leaves the rules it wrote: packets go on, and the next
+program goes on from there. ``--cleanup`` removes them. ``--dry-run`` works out the routes from a
+dump or a cluster and prints them; it needs no rights on this machine and changes nothing.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from zonewise.api.errors import NotFound, Status
+from zonewise.cli.program import interrupts
+from zonewise.cli.program.command import Command
+from zonewise.cli.program.options import (
+    Options,
+    files_option,
+    output_option,
+    without_namespace,
+)
+from zonewise.cli.program.proxy_options import Serving, serving_options
+from zonewise.cli.program.screen import rendered
+
+if TYPE_CHECKING:
+    from zonewise.proxy.settings import ProxySettings
+    from zonewise.runtime.cache.snapshot import Snapshot
+    from zonewise.runtime.process.process import Process
+    from zonewise.traffic import NodeRoutes, RouteSettings
+
+
+@click.command(
+    "proxy",
+    cls=Command,
+    examples=(
+        "proxy --node-name n1 --cluster-cidr 10.244.0.0/16   # serve, as root, on node n1",
+        "proxy --cleanup                              # remove every rule it ever wrote",
+        "proxy --dry-run -f dump.yaml                 # what every node of a dump would do",
+        "proxy --dry-run -f dump.yaml --node-name n1  # what one node would do",
+        "proxy --dry-run -f dump.yaml --node-name n1 -o nft   # the packet rules of one node",
+        "proxy --dry-run -f dumps -o jsonl            # every node of every file in a folder",
+    ),
+)
+@click.option("--dry-run", is_flag=True, help="Print the routes, and change nothing.")
+@click.option("--cleanup", is_flag=True, help="Remove every rule this program wrote, and end.")
+@click.option("--init-only", is_flag=True, help="Do what needs root at the start, and end.")
+@serving_options
+@click.option("--node-name", metavar="NAME", help="The node whose packets are meant.")
+@click.option(
+    "--service-proxy-name",
+    metavar="NAME",
+    default="",
+    help="Only Services whose label service.kubernetes.io/service-proxy-name is this, beside"
+    " another proxy; without it, those that have no such label.",
+)
+@click.option(
+    "--feature-gates",
+    metavar="A=true,B=false",
+    default="",
+    help="ServiceTopology, ServiceTrafficPolicy, TopologyAwareHints: see docs/embedded.md.",
+)
+@files_option()
+@output_option("table", "json", "yaml", "jsonl", "nft")
+@click.pass_obj
+def command(
+    options: Options,
+    dry_run: bool,
+    cleanup: bool,
+    init_only: bool,
+    serving: Serving,
+    node_name: str | None,
+    service_proxy_name: str,
+    feature_gates: str,
+    files: tuple[str, ...],
+    output: str | None,
+) -> int | None:
+    """Send packets for Services to the endpoints that are near.
+
+    With --dry-run the routes are printed instead: for each way into a Service, what becomes of
+    packets and why, on one node or on all. They are those of the cluster in your kubeconfig, or
+    with -f of what 'kubectl get nodes,services,endpointslices -A -o yaml' printed; a folder has
+    one cluster in each file. They are of all namespaces: -n has no effect.
+    """
+    from zonewise.api.gates import FeatureGates
+    from zonewise.traffic import RouteSettings
+
+    chosen = {"--dry-run": dry_run, "--cleanup": cleanup, "--init-only": init_only}
+    given = [flag for flag, wanted in chosen.items() if wanted]
+    if len(given) > 1:
+        raise click.UsageError(f"{' and '.join(given)} exclude each other, give one of them")
+    if cleanup:
+        return _clean_up()
+    settings = RouteSettings(service_proxy_name, FeatureGates.parse(feature_gates))
+    if not dry_run:
+        if files:
+            raise click.UsageError("-f is for --dry-run; a proxy that serves follows a cluster")
+        if options.kubeconfig is None:
+            options = replace(options, kubeconfig=serving.kubeconfig())
+        return _serve(options, serving.settings(node_name, settings), init_only=init_only)
+    without_namespace(options, "routes are of all namespaces")
+    sources = _dumped(files) if files else [_asked(options)]
+    made = _routes(sources, node_name, settings)
+    if output == "nft":
+        _print_rules(made, serving, settings)
+        return None
+    rows = ((source.file, routes) for source, routes in made)
+    _print(rows, output, alone=node_name is not None and len(sources) == 1)
+    return None
+
+
+def _clean_up() -> int:
+    from zonewise.proxy.tables.kernel import clean_up
+
+    removed = clean_up()
+    click.echo(f"removed {', '.join(removed)}" if removed else "there was nothing to remove")
+    return 0
+
+
+@contextmanager
+def _no_certificates() -> Iterator[None]:
+    """Keep aiohttp from reading the system's certificates when it is imported.
+
+    It makes TLS contexts of its own then, which we never use; reading a bundle for each of them is
+    a tenth of what this program does until the first packet is routed.
+    """
+    names = ("SSL_CERT_FILE", "SSL_CERT_DIR")
+    before = {name: os.environ.get(name) for name in names}
+    os.environ.update(dict.fromkeys(names, os.devnull))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _serve(options: Options, settings: ProxySettings, *, init_only: bool) -> int:
+    # Imports make a million objects that stay; a program that serves turns the collector on again.
+    gc.disable()
+    try:
+        return _run(options, settings, init_only=init_only)
+    finally:
+        gc.enable()
+
+
+def _run(options: Options, settings: ProxySettings, *, init_only: bool) -> int:
+    with _no_certificates():
+        from zonewise.cli.program.connection import connected
+    from zonewise.proxy.program import initialise, serve
+    from zonewise.runtime.process.logs import configure
+    from zonewise.runtime.process.process import run
+
+    options = options.serving()
+    configure(verbosity=options.verbose, format=options.log_format)
+
+    async def main(process: Process) -> None:
+        if init_only:
+            await initialise(settings)
+            return
+        async with connected(options) as client:
+            await serve(process, client, settings)
+
+    return run(main)
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """A cluster; ``file`` is its file in a folder, ``where`` what to call it."""
+
+    snapshot: Snapshot
+    where: str
+    file: str = ""
+
+
+def _dumped(files: Sequence[str]) -> list[_Source]:
+    from zonewise.runtime.cache.snapshot import Snapshot
+
+    folder = any(file != "-" and Path(file).is_dir() for file in files)
+    return [
+        _Source(part, ", ".join(part.files), Path(part.files[0]).name if folder else "")
+        for part in Snapshot.load(files)
+    ]
+
+
+def _asked(options: Options) -> _Source:
+    from zonewise.api import LeanEndpointSlice, Node, Service
+    from zonewise.cli.program.connection import connected
+    from zonewise.proxy.objects import ServiceCIDR
+    from zonewise.runtime.cache.snapshot import Snapshot
+
+    async def read() -> Snapshot:
+        async with connected(options) as client:
+            kinds = [Node, Service, LeanEndpointSlice, ServiceCIDR]
+            return await Snapshot.live(client, kinds)
+
+    return _Source(interrupts.run(read()), "the cluster")
+
+
+def _routes(
+    sources: Iterable[_Source], node_name: str | None, settings: RouteSettings
+) -> Iterator[tuple[_Source, NodeRoutes]]:
+    """The routes of the nodes that were asked for, with the cluster they are of."""
+    from zonewise.api import LeanEndpointSlice, Node, Service
+    from zonewise.traffic import ProxyLocation, node_routes
+
+    for source in sources:
+        snapshot = source.snapshot
+        nodes = {node.metadata.name: node for node in snapshot.all(Node)}
+        if node_name is not None and node_name not in nodes:
+            sentence = f"there is no Node {node_name} in {source.where}"
+            raise NotFound(Status(message=f"{sentence}; {_known(nodes)}", code=404))
+        labels = {name: node.metadata.labels for name, node in nodes.items()}
+        services, slices = snapshot.all(Service), snapshot.all(LeanEndpointSlice)
+        for name in sorted(nodes) if node_name is None else [node_name]:
+            place = ProxyLocation.of(nodes[name])
+            yield source, node_routes(services, slices, place, labels, settings)
+
+
+def _known(nodes: Iterable[str]) -> str:
+    """Which nodes there are; of many the first and how many more."""
+    names = sorted(nodes)
+    if not names:
+        return "dump nodes as well"
+    more = len(names) - _NAMED
+    shown = ", ".join(names[:_NAMED])
+    return f"there {'is' if len(names) == 1 else 'are'} {shown}" + (
+        f" and {more} more" if more > 0 else ""
+    )
+
+
+def _print_rules(
+    made: Iterable[tuple[_Source, NodeRoutes]], serving: Serving, routing: RouteSettings
+) -> None:
+    """What would be written on each node; each is a whole file for ``nft -f``."""
+    from zonewise.api import Node
+    from zonewise.proxy.objects import ServiceCIDR
+    from zonewise.proxy.preview import preview
+
+    for source, routes in made:
+        node = source.snapshot.get(Node, routes.node)
+        assert node is not None
+        where = f"{source.file}: " if source.file else ""
+        settings = serving.settings(routes.node, routing)
+        click.echo(f"# {where}Node {routes.node}")
+        click.echo(preview(routes, node, source.snapshot.all(ServiceCIDR), settings), nl=False)
+
+
+def _print(made: Iterable[tuple[str, NodeRoutes]], output: str | None, *, alone: bool) -> None:
+    rows = ({"file": file, **part.plain()} if file else part.plain() for file, part in made)
+    if output == "jsonl":
+        for row in rows:
+            click.echo(rendered(row, output))
+    elif output in ("json", "yaml"):
+        found = list(rows)
+        click.echo(rendered(found[0] if alone else found, output))
+    else:
+        pages = [_page(row) for row in rows]
+        click.echo("\n\n".join(pages) if pages else "There is no Node.")
+
+
+def _page(row: dict[str, Any]) -> str:
+    """The routes of a node for people."""
+    from zonewise.explain.columns import table
+
+    where = f"{row['file']}: " if "file" in row else ""
+    head = f"{where}Node {row['node']}, {'zone ' + row['zone'] if row['zone'] else 'no zone'}"
+    heads = ["NAMESPACE", "SERVICE", "PORT", "WAY IN", "FROM", "ACTION", "ENDPOINTS", "WHY"]
+    lines = [head]
+    if row["routes"]:
+        lines += table(heads, [_line(route) for route in row["routes"]])
+    lines += [
+        f"Health check of {check['namespace']}/{check['service']} on port {check['port']}"
+        f" ({check['family']}): {check['localEndpoints']} here"
+        for check in row["healthChecks"]
+    ]
+    lines += [f"{note['object']}: {note['message']} ({note['code']})" for note in row["notes"]]
+    return "\n".join(lines)
+
+
+def _line(route: dict[str, Any]) -> list[str]:
+    endpoints = route["endpoints"]
+    whole = sum(one["weight"] for one in endpoints)
+    weighed = len({one["weight"] for one in endpoints}) > 1
+    shown = [
+        _joined(one["address"], one["port"])
+        + (f" ({100 * one['weight'] / whole:.1f} %)" if weighed else "")
+        for one in endpoints[:_SHOWN]
+    ]
+    more = len(endpoints) - len(shown)
+    return [
+        route["namespace"],
+        route["service"],
+        route["port"] or "-",
+        f"{route['path']} {_joined(route['address'] or '*', route['number'])}/{route['protocol']}",
+        route["from"],
+        route["action"],
+        ", ".join(shown) + (f" and {more} more" if more else "") or "-",
+        " ".join(filter(None, (route["why"], route["key"]))),
+    ]
+
+
+_NAMED = 5
+"""How many nodes a sentence names."""
+
+_SHOWN = 3
+"""How many endpoints a line of the table names."""
+
+
+def _joined(address: str, port: int) -> str:
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"

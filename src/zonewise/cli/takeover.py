@@ -1,0 +1,390 @@
+"""``zonewise takeover``: which domain stands in for which.
+
+The map is in the configuration of the driver, the ConfigMap ``zonewise-system/csi``, on an embedded
+cluster and on a real one alike. It is changed only if nobody changed the ConfigMap meanwhile, and
+only into one that the driver will accept. What is in force while the configuration is wrong is told
+by the controller, in the ConfigMap ``csi-takeover``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from zonewise.api.errors import ConfigError, Conflict, Forbidden, NotFound, Status
+from zonewise.cli.program import interrupts
+from zonewise.cli.program.command import Command
+from zonewise.cli.program.options import Options, output_option
+
+if TYPE_CHECKING:
+    from zonewise.api.meta import ObjectMeta
+    from zonewise.api.reason import Reason
+    from zonewise.csi.takeover.status import TakeoverStatus
+    from zonewise.runtime.client.client import Client
+    from zonewise.storage.configuration import StorageConfiguration
+    from zonewise.storage.domains import Segments
+    from zonewise.storage.takeover.declaring import NodePlace
+
+DRIVER = "csi.zonewise.io"
+NAMESPACE = "zonewise-system"
+EMPTY = '{"version": 2}'
+"""What a ConfigMap says that is still without content."""
+TRIES = 5
+ACTS_WITHIN = 5.0
+"""How long a controller is waited for, in seconds."""
+LOOKS = 20
+
+
+@click.command(
+    "takeover",
+    cls=Command,
+    examples=(
+        "takeover status            # what is taken over, what is away from home",
+        "takeover set a --by b,c    # nodes of b and c use the volumes of a",
+        "takeover set a --by all    # nodes of every other domain do",
+        "takeover clear a           # give it back; nobody is evicted",
+    ),
+)
+@click.argument("action", metavar="status|set|clear", type=click.Choice(["status", "set", "clear"]))
+@click.argument("domain", required=False, metavar="[DOMAIN]")
+@click.option("--by", metavar="DOMAIN,…|all", help="With 'set': who stands in for the domain.")
+@click.option(
+    "--drivername", metavar="NAME", default=DRIVER, help=f"The driver.  [default: {DRIVER}]"
+)
+@output_option("table", "json", "yaml")
+@click.pass_obj
+def command(
+    options: Options,
+    action: str,
+    domain: str | None,
+    by: str | None,
+    drivername: str,
+    output: str | None,
+) -> int:
+    """Let nodes of living domains use the volumes of one that failed, and give it back.
+
+    A takeover declares the domain dead: pods on its nodes that are not Ready make way, and whoever
+    there still has a volume is shut out of it before another node uses it. A domain that is given
+    back gets its pods back when they are started again.
+
+    Domains are called by the values of the driver's labels: zone-a, or r1/zone-a.
+    """
+    if action == "status":
+        if domain or by is not None:
+            raise click.UsageError("status takes no domain and no --by; leave them out")
+        return interrupts.run(_status(options, drivername, output))
+    if not domain:
+        raise click.UsageError(f"which domain? give its name: takeover {action} DOMAIN")
+    if action == "clear":
+        if by is not None:
+            raise click.UsageError("--by is for 'set'; leave it out")
+        return interrupts.run(_change(options, drivername, domain, None, output))
+    targets = tuple(one.strip() for one in (by or "").split(",") if one.strip())
+    if not targets:
+        raise click.UsageError("by whom? give --by DOMAIN,… or --by all")
+    return interrupts.run(_change(options, drivername, domain, targets, output))
+
+
+async def _status(options: Options, driver: str, output: str | None) -> int:
+    from zonewise.cli.program.connection import connected
+
+    async with connected(options) as client:
+        text, _ = await _configuration(client, options)
+        found = await _told(client, options, driver, text)
+    _print(found, output)
+    return 1 if found.error else 0
+
+
+async def _change(
+    options: Options,
+    driver: str,
+    domain: str,
+    targets: tuple[str, ...] | None,
+    output: str | None,
+) -> int:
+    from zonewise.cli.program.connection import connected
+    from zonewise.csi.takeover.controller import ConfigMap
+    from zonewise.csi.takeover.status import CONFIG, KEY, MARK, automatic_marks
+    from zonewise.storage.configuration import parse_configuration
+    from zonewise.storage.domains import DomainLabels
+    from zonewise.storage.takeover.declaring import still_down, still_ready, unknown_domain
+    from zonewise.storage.takeover.editing import with_takeover_of
+
+    namespace = options.namespace or NAMESPACE
+    async with connected(options) as client:
+        if targets is not None:
+            await _require_driver(client, driver)
+        for left in reversed(range(TRIES)):
+            text, metadata = await _configuration(client, options)
+            try:
+                changed = with_takeover_of(text, {domain: targets}, DomainLabels(driver))
+            except ConfigError as error:
+                raise Forbidden(
+                    Status(
+                        message=f"{error}; ConfigMap {namespace}/{CONFIG} is as it was", code=403
+                    )
+                ) from None
+            seen = await _seen(client, driver, parse_configuration(changed, DomainLabels(driver)))
+            if targets is None:
+                _require_taken(domain, text)
+            elif unknown := unknown_domain((domain, *targets), seen.domains):
+                raise NotFound(Status(message=unknown, code=404))
+            told: dict[str, Any] = {"resourceVersion": metadata.resource_version}
+            marks = automatic_marks(metadata.annotations)
+            if targets is not None and domain in marks:
+                # A person has it now: nobody gives it back without one.
+                told["annotations"] = {MARK: ",".join(sorted(marks - {domain})) or None}
+            body = {"metadata": told, "data": {KEY: changed}}
+            try:
+                await client.patch(ConfigMap, CONFIG, namespace, body)
+            except Conflict:
+                if not left:
+                    raise
+                continue
+            break
+        found = await _told(client, options, driver, changed, domain if targets is None else "")
+        odd = (still_down if targets is None else still_ready)(domain, seen.nodes)
+        if odd is not None and seen.known:
+            found = replace(found, warnings=(*found.warnings, odd))
+        acted = await _acted(client, namespace, found.takeover)
+        found = _with_dead_pools(found, acted)
+    if acted is None:
+        click.echo(
+            f"no controller has acted on it within {ACTS_WITHIN:g} s: kubelets may take a minute"
+            " to bring it to the driver, whose pods must run with --takeover-controller",
+            err=True,
+        )
+    if output in ("json", "yaml"):
+        _print(found, output)
+        return 0
+    if targets is None:
+        click.echo(f"{domain} is given back; new pods start at home")
+    else:
+        click.echo(f"{domain} is taken over by {', '.join(targets)}")
+    for one in found.warnings:
+        click.echo(f"warning: {one}", err=True)
+    if targets is None:
+        _print_away(found.away)
+    return 0
+
+
+async def _configuration(client: Client, options: Options) -> tuple[str, ObjectMeta]:
+    """The text of the configuration, and what else is known of its ConfigMap."""
+    from zonewise.csi.takeover.controller import ConfigMap
+    from zonewise.csi.takeover.status import CONFIG, KEY
+
+    namespace = options.namespace or NAMESPACE
+    try:
+        found = await client.get(ConfigMap, CONFIG, namespace)
+    except NotFound:
+        raise NotFound(
+            Status(
+                message=f"there is no ConfigMap {namespace}/{CONFIG}; is the CSI driver installed?"
+                " -n names another namespace",
+                code=404,
+            )
+        ) from None
+    text = found.get("data", KEY)
+    if not isinstance(text, str):
+        text = EMPTY
+    return text, found.metadata
+
+
+async def _require_driver(client: Client, driver: str) -> None:
+    from zonewise.api import CSIDriver, CSINode
+    from zonewise.runtime.cache.snapshot import Snapshot
+
+    snapshot = await Snapshot.live(client, (CSIDriver, CSINode))
+    try:
+        names = {one.metadata.name for one in snapshot.all(CSIDriver)}
+        names |= {entry.name for one in snapshot.all(CSINode) for entry in one.spec.drivers or ()}
+    except Forbidden:
+        return
+    if driver not in names and (names or driver != DRIVER):
+        advice = f"the drivers are {', '.join(sorted(names))}" if names else "there is none at all"
+        raise NotFound(Status(message=f"there is no CSI driver {driver}; {advice}", code=404))
+
+
+async def _acted(
+    client: Client, namespace: str, wanted: Mapping[str, tuple[str, ...]]
+) -> TakeoverStatus | None:
+    """What the controller tells once a map is in force, nothing if one may not look.
+
+    None if it does not tell that soon.
+    """
+    from zonewise.csi.takeover.controller import ConfigMap
+    from zonewise.csi.takeover.status import STATUS, STATUS_KEY, TakeoverStatus
+
+    for left in reversed(range(LOOKS)):
+        try:
+            kept = (await client.get(ConfigMap, STATUS, namespace)).get("data", STATUS_KEY)
+        except NotFound:
+            kept = None
+        except Forbidden:
+            return TakeoverStatus()
+        if kept is not None:
+            said = TakeoverStatus.read(str(kept))
+            if said.takeover == wanted and not said.error:
+                return said
+        if left:
+            await asyncio.sleep(ACTS_WITHIN / LOOKS)
+    return None
+
+
+def _with_dead_pools(found: TakeoverStatus, told: TakeoverStatus | None) -> TakeoverStatus:
+    """What holds, with what only the controller knows of it: it has asked the storage."""
+    from zonewise.storage.takeover import TAKEN_POOL_DEAD
+
+    if told is None or told.takeover != found.takeover:
+        return found
+    dead = [one for one in told.warnings if one.code == TAKEN_POOL_DEAD]
+    return replace(
+        found, warnings=(*found.warnings, *(one for one in dead if one not in found.warnings))
+    )
+
+
+def _require_taken(domain: str, text: str) -> None:
+    from zonewise.storage.configuration import parse_configuration
+    from zonewise.storage.domains import DomainLabels
+
+    taken = parse_configuration(text, DomainLabels(DRIVER)).takeover.targets
+    if domain not in taken:
+        names = ", ".join(sorted(taken))
+        advice = f"these are: {names}" if names else "no domain is, so there is nothing to clear"
+        raise NotFound(Status(message=f"{domain} is not taken over; {advice}", code=404))
+
+
+async def _told(
+    client: Client, options: Options, driver: str, text: str, given: str = ""
+) -> TakeoverStatus:
+    """What holds: of a valid configuration its own map, else what the controller keeps."""
+    from zonewise.csi.takeover.status import TakeoverStatus
+    from zonewise.storage.configuration import parse_configuration
+    from zonewise.storage.domains import DomainLabels
+
+    namespace = options.namespace or NAMESPACE
+    try:
+        configuration = parse_configuration(text, DomainLabels(driver))
+    except ConfigError as error:
+        last = await _kept(client, namespace)
+        return TakeoverStatus(last.takeover, str(error), last.warnings, last.away)
+    seen = await _seen(client, driver, configuration, given)
+    found = TakeoverStatus(configuration.takeover.targets, "", seen.warnings, seen.away)
+    try:
+        return _with_dead_pools(found, await _kept(client, namespace))
+    except Forbidden:
+        return found
+
+
+async def _kept(client: Client, namespace: str) -> TakeoverStatus:
+    """What the controller told last; nothing if it never did."""
+    from zonewise.csi.takeover.controller import ConfigMap
+    from zonewise.csi.takeover.status import STATUS, STATUS_KEY, TakeoverStatus
+
+    try:
+        kept = (await client.get(ConfigMap, STATUS, namespace)).get("data", STATUS_KEY)
+    except NotFound:
+        kept = ""
+    return TakeoverStatus.read(str(kept))
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What a cluster shows to somebody who changes the map; nothing if one may not look."""
+
+    warnings: tuple[Reason, ...] = ()
+    away: tuple[Reason, ...] = ()
+    nodes: tuple[NodePlace, ...] = ()
+    domains: tuple[Segments, ...] = ()
+    """Of nodes, pools and volumes: nodes of a lost domain may be deleted already."""
+    known: bool = False
+    """Whether nodes tell their domains."""
+
+
+async def _seen(
+    client: Client, driver: str, configuration: StorageConfiguration, given: str = ""
+) -> _Seen:
+    """What is wrong with a map, and what is away from home (of one domain only, if given)."""
+    from zonewise.api import CSINode, Node, PersistentVolume, PersistentVolumeClaim, Pod
+    from zonewise.csi.takeover.volumes import VolumeUses
+    from zonewise.runtime.cache.snapshot import Snapshot
+    from zonewise.storage.domains import DomainLabels, short
+    from zonewise.storage.pools import pools_of
+    from zonewise.storage.takeover import away_from_home, covers, home_of, takeover_warnings
+    from zonewise.storage.takeover.declaring import NodePlace
+
+    kinds = (Pod, PersistentVolumeClaim, PersistentVolume, Node, CSINode)
+    snapshot = await Snapshot.live(client, kinds)
+    try:
+        pods, claims, volumes, nodes = (
+            _Listed(snapshot.all(kind))
+            for kind in (Pod, PersistentVolumeClaim, PersistentVolume, Node)
+        )
+        keys = {
+            key
+            for one in snapshot.all(CSINode)
+            for entry in one.spec.drivers or ()
+            if entry.name == driver
+            for key in entry.topology_keys or ()
+        }
+    except Forbidden:
+        return _Seen()
+    labels = DomainLabels(driver, tuple(sorted(keys, key=short)))
+    uses = VolumeUses(pods, claims, volumes, nodes, labels)
+    found = [one for one in uses.uses() if not given or covers(given, one.home)]
+    places = tuple(NodePlace(*uses.place(node.metadata.name)) for node in nodes)
+    pools = pools_of(configuration.pools, configuration.states)
+    homes = (
+        home_of(one, labels)
+        for one in volumes
+        if one.spec.csi is not None and one.spec.csi.driver == driver
+    )
+    at = [one.at for one in places]
+    return _Seen(
+        takeover_warnings(configuration.takeover, pools, at),
+        away_from_home(found, configuration.takeover),
+        places,
+        (*at, *(pool.segments for pool in pools), *homes) if keys else (),
+        bool(keys),
+    )
+
+
+class _Listed:
+    """Objects of a list by their keys."""
+
+    def __init__(self, items: Any) -> None:
+        self._items = {one.key: one for one in items}
+
+    def get(self, key: tuple[str, str]) -> Any:
+        return self._items.get(key)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._items.values())
+
+
+def _print(found: TakeoverStatus, output: str | None) -> None:
+    from zonewise.cli.program.screen import rendered
+
+    if output in ("json", "yaml"):
+        click.echo(rendered(found.plain(), output))
+        return
+    if found.error:
+        click.echo(f"the configuration is wrong, what it said before is in force: {found.error}")
+    if not found.takeover:
+        click.echo("no domain is taken over")
+    for source, targets in sorted(found.takeover.items()):
+        click.echo(f"{source} is taken over by {', '.join(targets)}")
+    for one in found.warnings:
+        click.echo(f"warning: {one}", err=True)
+    _print_away(found.away)
+
+
+def _print_away(away: tuple[Reason, ...]) -> None:
+    if away:
+        click.echo(f"away from home: {len(away)}")
+        for one in away:
+            click.echo(f"  {one.message}")

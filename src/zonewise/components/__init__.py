@@ -1,0 +1,1 @@
+"""Kubernetes' own parts, each working on any API server."""

@@ -1,0 +1,1 @@
+"""EndpointSlices of Endpoints that somebody writes by hand."""

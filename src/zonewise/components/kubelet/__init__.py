@@ -1,0 +1,22 @@
+"""Kubelets without containers: every Node comes to life, and so do the pods bound to it.
+
+In the order things happen: ``node_status`` fills in a Node, ``heartbeats`` keep it alive, ``ipam``
+gives addresses to nodes and pods, ``stages`` say what happens to a pod, ``pod_lifecycle`` lets it
+happen, ``pod_status`` writes it down. ``kubelets`` is the component that does all this.
+"""
+
+from zonewise.components.kubelet.kubelets import Kubelets
+from zonewise.components.kubelet.node_status import FAILED, KUBELET
+from zonewise.components.kubelet.settings import DUAL_STACK, KubeletSettings
+from zonewise.components.kubelet.stages import default_stages, read_stages, timed
+
+__all__ = [
+    "DUAL_STACK",
+    "FAILED",
+    "KUBELET",
+    "KubeletSettings",
+    "Kubelets",
+    "default_stages",
+    "read_stages",
+    "timed",
+]

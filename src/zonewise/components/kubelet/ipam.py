@@ -1,0 +1,121 @@
+"""Addresses: a range for each node, an address for each pod.
+
+``NodeRanges`` cuts networks into one block per node; ``AddressPool`` hands out the addresses of one
+block. Both are memory only and are told by the caller what is taken already, as the objects say it,
+so a restart keeps every address. What was given back is handed out again last: who still talks to
+an address that is gone should not reach somebody else soon.
+
+Taking one is O(1) unless a block is nearly full.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Sequence
+
+RESERVED = 2
+"""The first addresses of a block are its name and its gateway."""
+
+
+class AddressPool:
+    """The addresses of one network."""
+
+    def __init__(self, network: str) -> None:
+        # A server lets ranges pass that name an address in them: 10.0.0.1/24.
+        self.network = ipaddress.ip_network(network, strict=False)
+        self._first = int(self.network.network_address)
+        # An IPv4 network's last address is its broadcast.
+        self._size = self.network.num_addresses - (self.network.version == 4)
+        self._next = min(RESERVED, self._size)
+        self._taken: set[int] = set()
+
+    def note(self, address: str) -> None:
+        """Somebody has this address; those of other networks do not matter."""
+        offset = self._offset(address)
+        if offset is not None:
+            self._taken.add(offset)
+
+    def take(self) -> str | None:
+        """An address nobody has, or None."""
+        start = min(RESERVED, self._size)
+        for _ in range(self._size - start):
+            if self._next >= self._size:
+                self._next = start
+            offset = self._next
+            self._next += 1
+            if offset not in self._taken:
+                self._taken.add(offset)
+                return str(self.network.network_address + offset)
+            if len(self._taken) >= self._size:
+                break
+        return None
+
+    def free(self, address: str) -> None:
+        """Nobody has this address any more."""
+        offset = self._offset(address)
+        if offset is not None:
+            self._taken.discard(offset)
+
+    def _offset(self, address: str) -> int | None:
+        try:
+            given = ipaddress.ip_address(address)
+        except ValueError:
+            return None
+        if given.version != self.network.version:
+            return None
+        offset = int(given) - self._first
+        return offset if 0 <= offset < self.network.num_addresses else None
+
+
+class NodeRanges:
+    """Blocks of networks, one of each per node."""
+
+    def __init__(self, networks: Sequence[str], *, sizes: Sequence[int]) -> None:
+        self._networks = [ipaddress.ip_network(network) for network in networks]
+        self._sizes = [
+            max(network.prefixlen, size)
+            for network, size in zip(self._networks, sizes, strict=True)
+        ]
+        self._next = 0
+        self._taken: set[int] = set()
+
+    def note(self, blocks: Sequence[str]) -> None:
+        """A node has these blocks."""
+        self._taken.update(self._numbers(blocks))
+
+    def take(self) -> tuple[str, ...] | None:
+        """Blocks no node has, one of each network, or None."""
+        count = min(
+            1 << (size - network.prefixlen)
+            for network, size in zip(self._networks, self._sizes, strict=True)
+        )
+        for _ in range(count):
+            number = self._next % count
+            self._next = number + 1
+            if number not in self._taken:
+                self._taken.add(number)
+                return tuple(
+                    f"{network.network_address + (number << (network.max_prefixlen - size))}/{size}"
+                    for network, size in zip(self._networks, self._sizes, strict=True)
+                )
+        return None
+
+    def free(self, blocks: Sequence[str]) -> None:
+        """No node has these blocks any more."""
+        self._taken.difference_update(self._numbers(blocks))
+
+    def _numbers(self, blocks: Sequence[str]) -> set[int]:
+        found: set[int] = set()
+        for text in blocks:
+            try:
+                block = ipaddress.ip_network(text, strict=False)
+            except ValueError:
+                continue
+            for network, size in zip(self._networks, self._sizes, strict=True):
+                if block.version != network.version:
+                    continue
+                distance = int(block.network_address) - int(network.network_address)
+                if 0 <= distance < network.num_addresses:
+                    first = distance >> (network.max_prefixlen - size)
+                    found.update(range(first, first + (1 << max(0, size - block.prefixlen))))
+        return found

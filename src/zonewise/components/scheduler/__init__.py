@@ -1,0 +1,1 @@
+"""Gives pods their nodes: the shell around the decisions of scheduling."""

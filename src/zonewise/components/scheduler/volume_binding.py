@@ -1,0 +1,141 @@
+"""Claims that wait for their first consumer: tell them the node, wait for their volumes.
+
+The scheduler writes the node on each claim (``volume.kubernetes.io/selected-node``); who binds and
+provisions reads it there. The pod is bound to its node only when all its claims are, and when each
+volume can be used from that node: a provisioner may have put it elsewhere. A free volume that was
+counted on is reserved meanwhile, so that two pods do not count on the same one.
+
+A provisioner that cannot serve a node takes the node off the claim. That ends the wait at once, and
+the pod is scheduled anew. If the volumes do not come in time, the claims are told that no node is
+chosen. Nothing is lost by a restart: a claim that was told a node keeps the pod to it.
+
+A store may show a claim as it was before the node was written on it; such an old version says
+nothing, which is why the version of the write is remembered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import suppress
+
+from zonewise.api.errors import Conflict, NotFound, ZonewiseError
+from zonewise.api.meta import Key
+from zonewise.api.objects.core import Node
+from zonewise.api.objects.storage import PersistentVolume, PersistentVolumeClaim
+from zonewise.runtime.cache.store import Store
+from zonewise.runtime.client.client import Client
+from zonewise.runtime.client.versions import older
+from zonewise.scheduling.volumes import BIND_COMPLETED, SELECTED_NODE, VolumeCache, reach
+
+TIMEOUT = 600.0
+
+
+class VolumeBinding:
+    """The claims that pods wait for."""
+
+    def __init__(
+        self,
+        client: Client,
+        claims: Store[PersistentVolumeClaim],
+        volumes: Store[PersistentVolume],
+        nodes: Store[Node],
+        volume_cache: VolumeCache,
+    ) -> None:
+        self._client = client
+        self._claims = claims
+        self._volumes = volumes
+        self._nodes = nodes
+        self._volume_cache = volume_cache
+        self._waiting: dict[Key, set[asyncio.Event]] = {}
+
+    def changed(self, key: Key) -> None:
+        """A claim or its volume changed; who waits for it looks."""
+        for event in self._waiting.get(key, ()):
+            event.set()
+
+    def node_changed(self) -> None:
+        """A node has other labels or is gone; everybody who waits looks."""
+        for events in self._waiting.values():
+            for event in events:
+                event.set()
+
+    def reserve(self, claims: Mapping[Key, str]) -> None:
+        """Keep the volumes that were counted on."""
+        for key, volume in claims.items():
+            if volume:
+                self._volume_cache.reserve(volume, key)
+
+    async def prepare(self, claims: Mapping[Key, str], node: str) -> str:
+        """Have the claims bound for a node; says why that cannot be done, nothing if it is."""
+        try:
+            async with asyncio.timeout(TIMEOUT):
+                told = {key: await self._tell(key, node) for key in claims}
+                for key in claims:
+                    if why := await self._bound(key, node, told[key]):
+                        return why
+        except (TimeoutError, ZonewiseError) as error:
+            for key in claims:
+                with suppress(ZonewiseError):
+                    await self._tell(key, None)
+            return str(error) or "timed out waiting for the condition"
+        finally:
+            for key in claims:
+                self._volume_cache.release(key)
+        return ""
+
+    async def _tell(self, key: Key, node: str | None) -> str:
+        """Write the node on a claim; gives the version of the claim that has it."""
+        claim = self._claims.get(key)
+        if claim is None or claim.metadata.annotations.get(SELECTED_NODE) == node:
+            return ""
+        if node is None and BIND_COMPLETED in claim.metadata.annotations:
+            return ""
+        namespace, name = key
+        meta = {"uid": claim.metadata.uid, "annotations": {SELECTED_NODE: node}}
+        with suppress(NotFound, Conflict):
+            written = await self._client.patch(
+                PersistentVolumeClaim, name, namespace, {"metadata": meta}
+            )
+            return written.metadata.resource_version
+        return ""
+
+    async def _bound(self, key: Key, node: str, told: str) -> str:
+        event = asyncio.Event()
+        self._waiting.setdefault(key, set()).add(event)
+        try:
+            while True:
+                event.clear()
+                why = self._look(key, node, told)
+                if why is not None:
+                    return why
+                await event.wait()
+        finally:
+            self._waiting[key].discard(event)
+            if not self._waiting[key]:
+                del self._waiting[key]
+
+    def _look(self, key: Key, node: str, told: str) -> str | None:
+        """Why a claim cannot be had on a node; "" if it is there, None if that is open."""
+        claim, place = self._claims.get(key), self._nodes.get(("", node))
+        name = key[1]
+        if place is None:
+            return f'failed to get node "{node}": node "{node}" not found'
+        if claim is None:
+            return f'persistentvolumeclaim "{name}" not found'
+        if claim.metadata.deletion_timestamp is not None:
+            return f'persistentvolumeclaim "{name}" is being deleted'
+        if older(claim.metadata.resource_version, told):
+            return None
+        if claim.metadata.annotations.get(SELECTED_NODE) != node:
+            return f'provisioning failed for PVC "{name}"'
+        volume = self._volumes.get(("", claim.spec.volume_name))
+        if volume is None:
+            return None
+        terms = reach(volume)
+        if terms is not None and not terms.matches(place.metadata.labels, node):
+            return (
+                f'pv "{volume.metadata.name}" node affinity doesn\'t match node "{node}":'
+                " no matching NodeSelectorTerms"
+            )
+        return "" if BIND_COMPLETED in claim.metadata.annotations else None

@@ -1,0 +1,334 @@
+"""Keeps the status of budgets per domain, their baselines, and the ledgers short.
+
+One key is one budget, or one namespace's ledger. A budget is counted when something it is counted
+from changes: its pods, their owners, nodes, grants, itself. News are gathered, so that a budget is
+written at most once a second however many pods move. *Parallel* are ``workers`` budgets. The status
+is written on the version it was counted from; whoever changed the budget meanwhile wakes it again.
+
+The baseline is written at once when there is none that holds, because nothing is granted before;
+after that only when the workload is at rest (``rest``). Only the leader runs this, so it has one
+writer. Where a pod's owner is of a kind that is not watched it is asked for, and again every
+``ASK_AGAIN`` seconds while budgets depend on it.
+
+Grants that are over are dropped from ledgers here and nowhere else but by a new grant, by
+compare-and-swap as well.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from zonewise.api.meta import Key, Object
+from zonewise.api.objects.budgets import DisruptionLedger, TopologyDisruptionBudget
+from zonewise.api.objects.core import Namespace, Node
+from zonewise.api.objects.pod import Pod
+from zonewise.api.objects.policy import PodDisruptionBudget
+from zonewise.api.reason import Reason
+from zonewise.api.values import times
+from zonewise.controllers.budgets import waking
+from zonewise.controllers.budgets.marking import Marking
+from zonewise.controllers.budgets.rest import Rest
+from zonewise.disruption import (
+    GRANT_SECONDS,
+    POD_BUDGET,
+    SUFFICIENT,
+    TOPOLOGY_BUDGET,
+    Budget,
+    BudgetsCache,
+    BudgetStanding,
+    NamespaceBudgets,
+    owner_of,
+    same_place,
+)
+from zonewise.disruption import status as statuses
+from zonewise.disruption.ledger import made
+from zonewise.disruption.views import OWNERS
+from zonewise.runtime.client.scales import AGAIN as ASK_AGAIN
+from zonewise.runtime.client.scales import Scales
+from zonewise.runtime.controller.controller import Controller, Observe, run_all
+from zonewise.runtime.controller.queue import Queue
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from zonewise.runtime.cache.store import Store
+    from zonewise.runtime.controller.components import ComponentContext
+
+WorkKey: TypeAlias = tuple[str, str, str]
+LEDGER = "DisruptionLedger"
+GATHER = 0.1
+PACE = 1.0
+PRUNE_PAUSE = 15.0
+LABEL = "zonewise.io/budgets"
+ENFORCE = "enforce"
+FIRST_RETRY, LAST_RETRY = 0.2, 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetsSettings:
+    """How budgets are kept.
+
+    ``labelled`` if namespaces have to opt in, as on a real cluster; ``steer`` if the workloads'
+    controllers are not ours, and have to be shown which pods may go, and when.
+    """
+
+    workers: int = 4
+    labelled: bool = True
+    steer: bool = True
+    owners: tuple[type[Object], ...] = OWNERS
+
+
+class BudgetsController:
+    """Counts every budget per domain."""
+
+    def __init__(
+        self,
+        context: ComponentContext,
+        *,
+        settings: BudgetsSettings | None = None,
+        budgets_cache: BudgetsCache | None = None,
+        observe: Observe | None = None,
+    ) -> None:
+        self.settings = settings or BudgetsSettings()
+        self.budgets_cache = budgets_cache or BudgetsCache()
+        self._client = context.client
+        self._recorder = context.recorder
+        self._clock = context.clock
+        self._rests: dict[WorkKey, Rest] = {}
+        self._written: dict[WorkKey, float] = {}
+        self._known: dict[WorkKey, tuple[Budget, dict[str, int | None]]] = {}
+        self._scales = Scales(context.client, context.clock)
+        self.controller: Controller[WorkKey] = Controller(
+            "budgets",
+            self._reconcile,
+            cache=context.cache,
+            workers=self.settings.workers,
+            queue=Queue(base=FIRST_RETRY, cap=LAST_RETRY, rng=context.rng),
+            observe=observe,
+            rng=context.rng,
+        )
+        reads = self.controller.reads
+        stores: dict[type[Any], Store[Any]] = {}
+        for cls, listener in self.budgets_cache.listeners(self.settings.owners).items():
+            stores[cls] = reads(cls)
+            if budgets_cache is None:
+                stores[cls].on_change(listener)
+        self._budgets = {
+            TOPOLOGY_BUDGET: stores[TopologyDisruptionBudget],
+            POD_BUDGET: stores[PodDisruptionBudget],
+        }
+        self._ledgers = stores[DisruptionLedger]
+        self._namespaces = reads(Namespace) if self.settings.labelled else None
+        stores[TopologyDisruptionBudget].on_change(self._budget_changed)
+        stores[PodDisruptionBudget].on_change(self._budget_changed)
+        stores[Pod].on_change(self._pod_changed)
+        stores[Node].on_change(self._node_changed)
+        stores[DisruptionLedger].on_change(self._ledger_changed)
+        for cls in self.settings.owners:
+            stores[cls].on_change(self._owner_changed)
+        if self._namespaces is not None:
+            self._namespaces.on_change(self._namespace_changed)
+        self.marking: Marking | None = None
+        if self.settings.steer:
+            self.marking = Marking(context, budgets_cache=self.budgets_cache)
+
+    async def run(self) -> None:
+        """Work until cancelled or stopped."""
+        runs = [self.controller.run()]
+        if self.marking is not None:
+            runs.append(self.marking.controller.run())
+        await run_all(*runs)
+
+    def stop(self) -> None:
+        """Let running counts finish and begin no more."""
+        self.controller.stop()
+        if self.marking is not None:
+            self.marking.controller.stop()
+
+    # What wakes up whom.
+
+    def _budget_changed(self, old: Any, new: Any) -> None:
+        item = new or old
+        key = (item.resource.kind, item.metadata.namespace, item.metadata.name)
+        # What is written here comes back as news, which must not outrun the pace.
+        told = old is not None and new is not None
+        asked = not told or old.metadata.generation != new.metadata.generation
+        self._soon(key, at_once=asked)
+
+    def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
+        item = new or old
+        assert item is not None
+        namespace_budgets = self.budgets_cache.of(item.metadata.namespace)
+        for budget in namespace_budgets.budgets.values():
+            if budget.plain is None and any(
+                one is not None and budget.selector.matches(one.metadata.labels)
+                for one in (old, new)
+            ):
+                self._soon(budget.key)
+
+    def _owner_changed(self, old: Any, new: Any) -> None:
+        if old is not None and new is not None and owner_of(old) == owner_of(new):
+            return
+        self._all_of((new or old).metadata.namespace)
+
+    def _node_changed(self, old: Node | None, new: Node | None) -> None:
+        if not same_place(old, new):
+            for namespace in tuple(self.budgets_cache.by_namespace):
+                self._all_of(namespace)
+
+    def _ledger_changed(self, old: DisruptionLedger | None, new: DisruptionLedger | None) -> None:
+        item = new or old
+        assert item is not None
+        namespace = item.metadata.namespace
+        self.controller.enqueue((LEDGER, namespace, item.metadata.name), after=GATHER)
+        self._all_of(namespace)
+
+    def _namespace_changed(self, old: Namespace | None, new: Namespace | None) -> None:
+        before, after = (one and one.metadata.labels.get(LABEL) for one in (old, new))
+        if before != after and new is not None:
+            self._all_of(new.metadata.name)
+
+    def _all_of(self, namespace: str) -> None:
+        for budget in self.budgets_cache.of(namespace).budgets.values():
+            if budget.plain is None:
+                self._soon(budget.key)
+
+    def _soon(self, key: WorkKey, *, at_once: bool = False) -> None:
+        last = self._written.get(key, float("-inf"))
+        wait = GATHER if at_once else max(GATHER, last + PACE - self._clock())
+        self.controller.enqueue(key, after=wait)
+
+    # What is done.
+
+    async def _reconcile(self, key: WorkKey) -> float | None:
+        kind, namespace, name = key
+        if kind == LEDGER:
+            return await self._prune((namespace, name))
+        item = self._budgets[kind].get((namespace, name))
+        namespace_budgets = self.budgets_cache.of(namespace)
+        budget = namespace_budgets.budgets.get(key)
+        if item is None or budget is None or budget.plain is not None:
+            self._rests.pop(key, None)
+            self._written.pop(key, None)
+            gone = self._known.pop(key, None)
+            if gone is not None and self.settings.steer and waking.opened(gone[1], {"": None}):
+                await waking.wake(
+                    self._client, waking.waiting(namespace_budgets, gone[0]), self._clock()
+                )
+            return None
+        for found in await self._scales.refresh(namespace_budgets.unknown()):
+            self.budgets_cache.put_owner(owner_of(found))
+        again = await self._count(namespace_budgets, budget, item)
+        return min(again, ASK_AGAIN) if self._scales.busy else again
+
+    async def _count(
+        self,
+        namespace_budgets: NamespaceBudgets,
+        budget: Budget,
+        item: TopologyDisruptionBudget | PodDisruptionBudget,
+    ) -> float:
+        now = self._clock()
+        key = budget.key
+        standing = namespace_budgets.standing(key, now)
+        domain_counts = namespace_budgets.counted(key)[1]
+        rest = self._rests.get(key)
+        if rest is None:
+            rest = self._rests[key] = Rest(domain_counts.moves, now, now)
+            self._greet(item, budget)
+        rest.saw(domain_counts.moves, now)
+        at_rest = rest.due(now)
+        known = statuses.baseline_of(standing, domain_counts, at_rest=at_rest)
+        if known.fresh or at_rest:
+            rest.settled = now
+        await self._wake(namespace_budgets, budget, standing)
+        rows = statuses.domain_rows(standing, known.pods)
+        text = times.format_time(times.from_epoch(now))
+        conditions = item.status.conditions
+        for one in self._conditions(standing):
+            conditions = statuses.with_condition(conditions, one, text)
+        same = (
+            item.status.domains == rows
+            and item.status.conditions == conditions
+            and item.status.observed_generation == budget.generation
+            and item.status.fingerprint == budget.fingerprint
+        )
+        if not same:
+            self._written[key] = now
+            await self._client.patch_status(
+                item,
+                statuses.fields(budget, rows, conditions),
+                resource_version=budget.version,
+            )
+        return rest.left(now) + GATHER
+
+    async def _wake(
+        self, namespace_budgets: NamespaceBudgets, budget: Budget, standing: BudgetStanding
+    ) -> None:
+        """Let workloads try again, once, when a domain has opened."""
+        now = waking.allowances(standing)
+        before = self._known.get(budget.key)
+        self._known[budget.key] = (budget, now)
+        if self.settings.steer and before is not None and waking.opened(before[1], now):
+            await waking.wake(
+                self._client, waking.waiting(namespace_budgets, budget), self._clock()
+            )
+
+    def _conditions(self, standing: BudgetStanding) -> Iterable[Any]:
+        budget = standing.budget
+        said = standing.reason()
+        good = said.code == SUFFICIENT
+        yield statuses.condition_of(
+            said, type=statuses.ALLOWED, good=good, generation=budget.generation
+        )
+        if budget.kind == TOPOLOGY_BUDGET:
+            reason = self._enforcement(budget)
+            yield statuses.condition_of(
+                reason,
+                type=statuses.ENFORCED,
+                good=reason.code == "Enforced",
+                generation=budget.generation,
+            )
+
+    def _enforcement(self, budget: Budget) -> Reason:
+        if not budget.enforced:
+            return Reason(
+                code="ObserveOnly", message="spec.mode is Observe: disruptions are not held back"
+            )
+        if self._namespaces is not None:
+            namespace = self._namespaces.get(("", budget.namespace))
+            labels = namespace.metadata.labels if namespace is not None else {}
+            if labels.get(LABEL) != ENFORCE:
+                return Reason(
+                    code="NamespaceNotEnforced",
+                    message=f"the namespace {budget.namespace} has not opted in, so evictions and"
+                    " deletions in it are not checked",
+                    fix=f"kubectl label namespace {budget.namespace} {LABEL}={ENFORCE}",
+                )
+        return Reason(code="Enforced", message="disruptions are held back by this budget")
+
+    def _greet(self, item: TopologyDisruptionBudget | PodDisruptionBudget, budget: Budget) -> None:
+        for key in budget.old_keys:
+            self._recorder.event(
+                item,
+                type="Warning",
+                reason="OldLabelKey",
+                action="Count",
+                note=f"{key} is an old label; it is read as its newer name too",
+            )
+
+    async def _prune(self, key: Key) -> float | None:
+        ledger = self._ledgers.get(key)
+        if ledger is None or not ledger.spec.grants:
+            return None
+        now = self._clock()
+        kept = [one for one in ledger.spec.grants if made(one) + GRANT_SECONDS >= now]
+        if len(kept) < len(ledger.spec.grants):
+            grants = [{"uid": one.uid, "pod": one.pod, "time": one.time} for one in kept]
+            meta = {"resourceVersion": ledger.metadata.resource_version}
+            body = {"metadata": meta, "spec": {"grants": grants}}
+            await self._client.patch(DisruptionLedger, key[1], key[0], body)
+        if not kept:
+            return None
+        oldest = min(made(one) for one in kept)
+        return max(oldest + GRANT_SECONDS - now, 0.0) + PRUNE_PAUSE

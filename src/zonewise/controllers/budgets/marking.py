@@ -1,0 +1,163 @@
+"""Makes held ReplicaSets smaller as far as budgets allow, after marking who is to go.
+
+A ReplicaSet is held while it carries the annotation ``zonewise.io/reduce-to`` of the clamp. One
+turn: choose victims that every budget would grant now, from the fullest domain first; mark those
+that are Ready with a deletion cost; when the marks have been seen by everybody,
+lower ``spec.replicas`` by their number. Kubernetes' own controller then deletes exactly those pods,
+and each deletion is granted by the gate. The ReplicaSet's change also wakes its Deployment, which
+ignores changes of pods.
+
+Nothing is in memory but how long ago marks were written: a new leader finds marks and annotations
+on the objects and goes on. A held ReplicaSet of which nothing may go costs no request; it is looked
+at when a pod, an owner or a budget of its namespace changes.
+
+A pod whose deletion cost was given by somebody else cannot be steered: it is left alone and told.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from zonewise.api.meta import Key
+from zonewise.api.objects.budgets import DisruptionLedger, TopologyDisruptionBudget
+from zonewise.api.objects.pod import Pod
+from zonewise.api.objects.pod_state import active, ready
+from zonewise.api.objects.policy import PodDisruptionBudget
+from zonewise.disruption import BudgetsCache
+from zonewise.disruption.steering import (
+    COST,
+    MARK,
+    REDUCE_TO,
+    SEEN_SECONDS,
+    chosen,
+    is_foreign,
+    is_marked,
+    reduce_to,
+)
+from zonewise.disruption.views import ReplicaSetScale
+from zonewise.runtime.controller.controller import Controller, own_key
+from zonewise.runtime.controller.queue import Queue
+
+if TYPE_CHECKING:
+    from zonewise.runtime.controller.components import ComponentContext
+
+GATHER = 0.1
+LOOK_AGAIN = 60.0
+
+
+class Marking:
+    """Looks after ReplicaSets that are held."""
+
+    def __init__(
+        self,
+        context: ComponentContext,
+        *,
+        budgets_cache: BudgetsCache,
+    ) -> None:
+        self._client = context.client
+        self._recorder = context.recorder
+        self._clock = context.clock
+        self._budgets_cache = budgets_cache
+        self._marked: dict[Key, float] = {}
+        self.controller: Controller[Key] = Controller(
+            "reductions",
+            self._reconcile,
+            cache=context.cache,
+            workers=4,
+            queue=Queue(rng=context.rng),
+            rng=context.rng,
+        )
+        self._sets = self.controller.watches(
+            ReplicaSetScale, own_key, indexes={"held": _held}, when=_is_held
+        )
+        for cls in (Pod, PodDisruptionBudget, TopologyDisruptionBudget, DisruptionLedger):
+            self.controller.reads(cls).on_change(self._changed)
+
+    def _changed(self, old: Any, new: Any) -> None:
+        namespace = (new or old).metadata.namespace
+        for key in self._sets.keys_by("held", namespace):
+            self.controller.enqueue(key, after=GATHER)
+
+    async def _reconcile(self, key: Key) -> float | None:
+        item = self._sets.get(key)
+        wanted = None if item is None else reduce_to(item.metadata.annotations)
+        if item is None or wanted is None:
+            self._marked.pop(key, None)
+            return None
+        size = item.spec.replicas or 0
+        pods = self._pods_of(item)
+        if wanted >= size or item.metadata.deletion_timestamp is not None:
+            await self._unmark(pods, keep=set())
+            return None
+        now = self._clock()
+        namespace_budgets = self._budgets_cache.of(key[0])
+        spare = size - len(pods)
+        choice = chosen(namespace_budgets, pods, size - wanted - max(spare, 0), now)
+        victims = {pod.metadata.uid for pod in choice.pods}
+        steered = [pod for pod in choice.pods if ready(pod)]
+        foreign = [pod for pod in steered if is_foreign(pod)]
+        for pod in foreign:
+            self._tell(item, pod)
+        await self._unmark(pods, keep=victims)
+        fresh = [pod for pod in steered if not is_marked(pod) and not is_foreign(pod)]
+        for pod in fresh:
+            await self._mark(pod, MARK)
+        if fresh:
+            self._marked[key] = now
+            return SEEN_SECONDS
+        wait = self._marked.get(key, float("-inf")) + SEEN_SECONDS - now
+        if wait > 0:
+            return wait
+        lowered = max(wanted, min(size, len(pods)) - len(choice.pods))
+        if lowered < size:
+            await self._lower(item, lowered, wanted)
+            return None
+        return LOOK_AGAIN
+
+    def _pods_of(self, item: ReplicaSetScale) -> list[Pod]:
+        namespace_budgets = self._budgets_cache.of(item.metadata.namespace)
+        found = [
+            pod
+            for pod in namespace_budgets.pods.values()
+            if active(pod)
+            and (owner := pod.metadata.controller) is not None
+            and owner.uid == item.metadata.uid
+        ]
+        return sorted(found, key=lambda pod: (not is_marked(pod), pod.metadata.name))
+
+    async def _mark(self, pod: Pod, cost: str | None) -> None:
+        meta = pod.metadata
+        body = {"metadata": {"uid": meta.uid, "annotations": {COST: cost}}}
+        await self._client.patch(Pod, meta.name, meta.namespace, body)
+
+    async def _unmark(self, pods: list[Pod], *, keep: set[str]) -> None:
+        for pod in pods:
+            if is_marked(pod) and pod.metadata.uid not in keep:
+                await self._mark(pod, None)
+
+    async def _lower(self, item: ReplicaSetScale, size: int, wanted: int) -> None:
+        meta = item.metadata
+        change: dict[str, Any] = {"uid": meta.uid, "resourceVersion": meta.resource_version}
+        if size == wanted:
+            change["annotations"] = {REDUCE_TO: None}
+        body = {"metadata": change, "spec": {"replicas": size}}
+        await self._client.patch(ReplicaSetScale, meta.name, meta.namespace, body)
+
+    def _tell(self, item: ReplicaSetScale, pod: Pod) -> None:
+        self._recorder.event(
+            item,
+            type="Warning",
+            reason="ForeignDeletionCost",
+            action="Mark",
+            note=f"Pod {pod.metadata.name} has a deletion cost that is not ours and is left alone;"
+            " another pod than the one chosen may go",
+        )
+
+
+def _held(item: ReplicaSetScale) -> tuple[str, ...]:
+    wished = reduce_to(item.metadata.annotations) is not None
+    return (item.metadata.namespace,) if wished else ()
+
+
+def _is_held(old: ReplicaSetScale | None, new: ReplicaSetScale | None) -> bool:
+    return any(one is not None and bool(_held(one)) for one in (old, new))

@@ -1,0 +1,1 @@
+"""The EndpointSlice controller with topology hints."""

@@ -1,0 +1,142 @@
+"""Tells when a Service gets its hints or loses them, and why: once, not at each pass.
+
+Told is a *transition*: another state, or another reason for it. The condition ``zonewise.io/Hints``
+on the Service remembers what was told last, so a restart repeats nothing; until the store shows a
+condition just written, it is remembered here. Numbers in a reason may change without being told.
+
+A Service that never asked has no condition. One that stops asking loses it, and an Event says that
+its hints are gone. The primary address family speaks for the Service; others are in the message.
+
+Topology keys that are ignored because they are wrong are told in an Event of their own, once for
+each mistake, after a restart too: its name is the one that proxies, which see the same, give it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from zonewise.api.errors import NotFound
+from zonewise.api.meta import Key
+from zonewise.api.objects.core import Service
+from zonewise.api.reason import Reason
+from zonewise.api.values.times import format_time, from_epoch
+from zonewise.runtime.client.client import Client
+from zonewise.runtime.controller.recorder import Recorder
+from zonewise.traffic import invalid_keys
+from zonewise.traffic.slices import FamilyPlan
+
+CONDITION = "zonewise.io/Hints"
+ENABLED = "TopologyAwareHintsEnabled"
+DISABLED = "TopologyAwareHintsDisabled"
+MANAGER = "zonewise-hints"
+
+_ACTION = "Hint"
+_ROUTE = "Route"
+
+
+class _Told(NamedTuple):
+    uid: str
+    status: str
+    """"" if the Service has no condition."""
+    code: str
+
+
+class HintConditions:
+    """Events and conditions of Services."""
+
+    def __init__(self, client: Client, recorder: Recorder, clock: Callable[[], float]) -> None:
+        self._client = client
+        self._recorder = recorder
+        self._clock = clock
+        self._told: dict[Key, _Told] = {}
+        self._ignored: dict[Key, tuple[str, Reason]] = {}
+
+    async def tell(
+        self, service: Service, families: Mapping[str, FamilyPlan], *, asks: bool
+    ) -> None:
+        """Tell what is new about the hints of a Service."""
+        before = self._last(service)
+        name, first = next(iter(families.items()))
+        decision = first.decision
+        after = _Told(service.metadata.uid, "", "")
+        if asks:
+            status = "True" if decision.hinted else "False"
+            after = _Told(service.metadata.uid, status, decision.reason.code)
+        silent = not before.status and (not asks or after.code == "NoEndpoints")
+        if after == before or silent:
+            return
+        try:
+            await self._write(service, after, _message(families))
+        except NotFound:
+            return
+        self._told[service.key] = after
+        self._announce(service, before, after, f"{name}: {decision.reason}")
+
+    def tell_keys(self, service: Service) -> None:
+        """Tell that the topology keys of a Service are ignored, and why."""
+        reason = invalid_keys(service)
+        if reason is None:
+            self._ignored.pop(service.key, None)
+            return
+        ignored = (service.metadata.uid, reason)
+        if self._ignored.get(service.key) != ignored:
+            self._ignored[service.key] = ignored
+            self._recorder.event(
+                service,
+                reason=reason.code,
+                action=_ROUTE,
+                note=str(reason),
+                type="Warning",
+                once=True,
+            )
+
+    def forget(self, key: Key) -> None:
+        """The Service is gone."""
+        self._told.pop(key, None)
+        self._ignored.pop(key, None)
+
+    def _last(self, service: Service) -> _Told:
+        uid = service.metadata.uid
+        told = self._told.get(service.key)
+        if told is not None and told.uid == uid:
+            return told
+        for condition in service.status.conditions:
+            if condition.type == CONDITION:
+                return _Told(uid, condition.status, condition.reason)
+        return _Told(uid, "", "")
+
+    async def _write(self, service: Service, told: _Told, message: str) -> None:
+        condition = {
+            "type": CONDITION,
+            "status": told.status,
+            "reason": told.code,
+            "message": message,
+            "lastTransitionTime": format_time(from_epoch(self._clock())),
+        }
+        status: dict[str, Any] = {"conditions": [condition]} if told.status else {}
+        await self._client.apply(
+            Service,
+            service.metadata.name,
+            service.metadata.namespace,
+            {"metadata": {"uid": service.metadata.uid}, "status": status},
+            subresource="status",
+            field_manager=MANAGER,
+            force=True,
+        )
+
+    def _announce(self, service: Service, before: _Told, after: _Told, note: str) -> None:
+        if after.status == "True":
+            if before.status != "True":
+                self._recorder.event(service, reason=ENABLED, action=_ACTION, note=note)
+        elif after.status or before.status == "True":
+            self._recorder.event(
+                service, reason=DISABLED, action=_ACTION, note=note, type="Warning"
+            )
+
+
+def _message(families: Mapping[str, FamilyPlan]) -> str:
+    texts: dict[str, Reason] = {name: family.decision.reason for name, family in families.items()}
+    if len({(reason.code, reason.message) for reason in texts.values()}) == 1:
+        return str(next(iter(texts.values())))
+    return " ".join(f"{name}: {reason}" for name, reason in texts.items())

@@ -1,0 +1,97 @@
+"""How each Service stood when it was last decided, and which of them a node event concerns.
+
+A node event changes shares, and shares concern only Services in a mode with limits. Of each the
+endpoints are counted (``HintCounts``) and its limits are kept; that is enough to tell, with a few
+multiplications, whether it crosses a limit in either direction or two endpoints should swap. Only
+those of which that is true are decided again, so a node that comes or goes rewrites the slices of
+few Services or none, and a Service that had lost its hints gets them back with no event of its own.
+
+A Service whose reason was a property of the nodes is looked at again when that reason changes, so
+that nobody reads about a label that was mended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from zonewise.api.meta import Key
+from zonewise.api.objects.core import Service
+from zonewise.topology import EligibleNodes, Shares
+from zonewise.traffic import LIMITED, HintRequest, Mode, weights_good
+from zonewise.traffic.slices import FamilyPlan, SlicePlan
+
+
+@dataclass(frozen=True, slots=True)
+class DecidedService:
+    """A Service after its last decision."""
+
+    uid: str
+    hint_request: HintRequest
+    families: Mapping[str, FamilyPlan]
+    reach: EligibleNodes | None
+    distribution: str
+    node_reason: str
+    """The reason why nodes let nobody decide then, "" if they did."""
+
+    @classmethod
+    def of(
+        cls,
+        service: Service,
+        hint_request: HintRequest,
+        plan: SlicePlan,
+        shares: Shares,
+        reach: EligibleNodes | None,
+    ) -> DecidedService:
+        """How a Service stands with a plan."""
+        return cls(
+            uid=service.metadata.uid,
+            hint_request=hint_request,
+            families=plan.families,
+            reach=reach,
+            distribution=service.spec.traffic_distribution or "",
+            node_reason=_code(shares),
+        )
+
+    @property
+    def labels(self) -> tuple[str, str, str]:
+        """Mode, state and reason, of the primary family, as they are counted."""
+        for family in self.families.values():
+            decision = family.decision
+            state = "hinted" if decision.hinted else "unhinted"
+            return decision.mode.value, state, decision.reason.code
+        return self.hint_request.mode.value, "unhinted", "NoEndpoints"
+
+
+def concerned(
+    decided_services: Mapping[Key, DecidedService], shares: Callable[[EligibleNodes | None], Shares]
+) -> Iterator[Key]:
+    """The Services that new shares ask to decide again."""
+    general = shares(None)
+    code = _code(general)
+    for key, standing in decided_services.items():
+        hint_request = standing.hint_request
+        if hint_request.mode not in LIMITED:
+            continue
+        reach = standing.reach
+        known = general if reach is None else shares(reach)
+        if standing.node_reason != (code if reach is None else _code(known)):
+            yield key
+            continue
+        if any(_crosses(hint_request, known, family) for family in standing.families.values()):
+            yield key
+
+
+def _crosses(hint_request: HintRequest, shares: Shares, family: FamilyPlan) -> bool:
+    limits, decision, counts = hint_request.limits, family.decision, family.counts
+    if hint_request.mode is Mode.AUTO:
+        return limits.crosses(shares, counts, hinted=decision.hinted)
+    if limits.shared_crosses(shares, counts, hinted=bool(decision.hints)):
+        return True
+    if hint_request.mode is not Mode.WEIGHTED or shares.reason is not None:
+        return False
+    return not weights_good(decision.weights, counts.own, shares, limits)
+
+
+def _code(shares: Shares) -> str:
+    return "" if shares.reason is None else shares.reason.code

@@ -1,0 +1,102 @@
+"""Where nodes are, followed change by change, and the shares that follow from it.
+
+Most changes of a node (heartbeats, images, pressure) say nothing new about its place; they cost one
+look. Those that do are collected, and ``settle`` makes the new shares once for all of them: five
+thousand nodes that come at once are one pass, not five thousand.
+
+A Service may count only the nodes its pods could run on. Such shares are kept per reach, not per
+Service, and made when they are first asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from zonewise.api.objects.core import Node
+from zonewise.topology import EligibleNodes, MissingCpu, MissingZone, Shares, zone_of
+from zonewise.topology.shares import CountedNode, placed, shares_from
+
+
+class NodeShares:
+    """Zones of nodes by name, and the shares of zones."""
+
+    def __init__(
+        self,
+        nodes: Callable[[], Iterable[Node]],
+        *,
+        missing_cpu: MissingCpu = MissingCpu.DISABLE,
+        missing_zone: MissingZone = MissingZone.DISABLE,
+    ) -> None:
+        self.zones: dict[str, str] = {}
+        """The zone of every node there is, "" if it has none."""
+        self._shares: Shares | None = None
+        self._nodes = nodes
+        self._missing_cpu = missing_cpu
+        self._missing_zone = missing_zone
+        self._placed: dict[str, CountedNode] = {}
+        self._moved: set[str] = set()
+        self._reached: dict[EligibleNodes, Shares] = {}
+
+    def note(self, old: Node | None, new: Node | None) -> bool:
+        """Take in a change of a node; whether anything follows from it."""
+        if new is None:
+            return old is not None and self._forget(old.metadata.name)
+        name, zone, place = new.metadata.name, zone_of(new), placed(new)
+        moved = self.zones.get(name) != zone
+        changed = moved or self._placed.get(name) != place
+        if moved:
+            self.zones[name] = zone
+            self._moved.add(name)
+        if place is not None:
+            self._placed[name] = place
+        else:
+            self._placed.pop(name, None)
+        return changed or (bool(self._reached) and _other_guests(old, new))
+
+    def settle(self) -> set[str]:
+        """Make the shares anew; gives the nodes that came or moved since the last time."""
+        self._shares = self._made(self._placed.values())
+        self._reached = {reach: self._within(reach) for reach in self._reached}
+        moved, self._moved = self._moved, set()
+        return moved
+
+    def within(self, reach: EligibleNodes | None) -> Shares:
+        """The shares of all nodes, or of those within a reach, as they were last settled."""
+        if self._shares is None:
+            self._shares = self._made(self._placed.values())
+        if reach is None:
+            return self._shares
+        if reach not in self._reached:
+            self._reached[reach] = self._within(reach)
+        return self._reached[reach]
+
+    def keep(self, reaches: Iterable[EligibleNodes]) -> None:
+        """Forget the reaches that no Service has any more."""
+        kept = set(reaches)
+        self._reached = {reach: made for reach, made in self._reached.items() if reach in kept}
+
+    def _within(self, reach: EligibleNodes) -> Shares:
+        names = (node.metadata.name for node in reach.within(self._nodes()))
+        return self._made(self._placed[name] for name in names if name in self._placed)
+
+    def _made(self, places: Iterable[CountedNode]) -> Shares:
+        return shares_from(
+            places,
+            self.zones.values(),
+            missing_cpu=self._missing_cpu,
+            missing_zone=self._missing_zone,
+        )
+
+    def _forget(self, name: str) -> bool:
+        self._moved.discard(name)
+        self.zones.pop(name, None)
+        return self._placed.pop(name, None) is not None
+
+
+def _other_guests(old: Node | None, new: Node) -> bool:
+    """Whether other pods may run on the node than before."""
+    return (
+        old is None
+        or old.metadata.labels != new.metadata.labels
+        or old.spec.taints != new.spec.taints
+    )

@@ -1,0 +1,384 @@
+"""Updates workloads one failure domain after the other, as ``DomainRollout`` objects ask.
+
+One key is one rollout. A pass reads the workload, its pods and the derived budget, decides
+(``disruption.rollouts``), and writes in this order: the budget, the status, evictions. Each alone
+may be the last before a crash: the budget says which domain is open, the pods say how far it is.
+Nobody is evicted in the pass that changes the budget; its own news brings the next one.
+
+*Parallel* are ``workers`` rollouts, never one twice. Only the leader runs this. A pass waits until
+the stores show what the last one wrote, and a pod that was evicted is counted as gone until it is,
+or ``GRANT_SECONDS`` have passed; that is all that is in memory.
+
+*No hot loop*: a rollout that may not go on costs nothing until a pod, node, budget or workload
+changes. An eviction that the server refused although nothing spoke against it is tried again after
+``REFUSED`` seconds or more.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from zonewise.api.errors import Conflict, NotFound, TooManyRequests
+from zonewise.api.meta import Key, Object, ObjectMeta
+from zonewise.api.objects.apps import StatefulSet
+from zonewise.api.objects.budgets import (
+    DomainRollout,
+    TopologyDisruptionBudget,
+    TopologyDisruptionBudgetSpec,
+)
+from zonewise.api.objects.core import Node
+from zonewise.api.objects.pod import Pod
+from zonewise.api.reason import Reason
+from zonewise.disruption import (
+    GRANT_SECONDS,
+    TOPOLOGY_BUDGET,
+    BudgetsCache,
+    NamespaceBudgets,
+    same_place,
+)
+from zonewise.disruption.rollouts import (
+    DomainPlan,
+    RolledWorkload,
+    RolloutView,
+    budget_name,
+    budget_spec,
+    budget_stands,
+    opened_of,
+    planned,
+    pods_of,
+    rollout_status,
+    victims,
+    workload_of,
+)
+from zonewise.disruption.rollouts.status import status_patch
+from zonewise.disruption.rollouts.victims import blocked
+from zonewise.disruption.rollouts.workload import KINDS
+from zonewise.disruption.status import ENFORCED
+from zonewise.disruption.views import OWNERS
+from zonewise.runtime.controller.controller import Controller, Observe, own_key
+from zonewise.runtime.controller.expectations import Expectations
+from zonewise.runtime.controller.queue import Queue
+
+if TYPE_CHECKING:
+    from zonewise.runtime.cache.store import Store
+    from zonewise.runtime.controller.components import ComponentContext
+
+GATHER = 0.1
+GLANCE = 0.05
+REFUSED = 5.0
+FIRST_RETRY, LAST_RETRY = 0.2, 60.0
+OWNER_LABEL = "zonewise.io/rollout"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutsSettings:
+    """How rollouts are kept; ``owners`` are the types of workloads that the cache has."""
+
+    workers: int = 2
+    owners: tuple[type[Object], ...] = OWNERS
+
+
+class RolloutsController:
+    """Opens one domain of a workload after the other.
+
+    ``budgets_cache`` is fed by the budgets' controller.
+    """
+
+    def __init__(
+        self,
+        context: ComponentContext,
+        *,
+        budgets_cache: BudgetsCache,
+        settings: RolloutsSettings | None = None,
+        observe: Observe | None = None,
+    ) -> None:
+        settings = settings or RolloutsSettings()
+        self._client = context.client
+        self._recorder = context.recorder
+        self._clock = context.clock
+        self._rng = context.rng
+        self._budgets_cache = budgets_cache
+        self._going: dict[Key, dict[str, float]] = {}
+        self.controller: Controller[Key] = Controller(
+            "rollouts",
+            self._reconcile,
+            cache=context.cache,
+            workers=settings.workers,
+            queue=Queue(base=FIRST_RETRY, cap=LAST_RETRY, rng=context.rng),
+            observe=observe,
+            rng=context.rng,
+        )
+        reads = self.controller.reads
+        self._rollouts = self.controller.watches(DomainRollout, own_key)
+        self._budgets = reads(TopologyDisruptionBudget)
+        self._wrote_rollout: Expectations[Key, DomainRollout] = Expectations(self._rollouts)
+        self._wrote_budget: Expectations[Key, TopologyDisruptionBudget] = Expectations(
+            self._budgets
+        )
+        owners: dict[str, Store[Any]] = {cls.resource.kind: reads(cls) for cls in settings.owners}
+        self._workloads = {kind: store for kind, store in owners.items() if kind in KINDS}
+        for store in owners.values():
+            store.on_change(self._changed)
+        self._budgets.on_change(self._changed)
+        self._rollouts.on_change(self._changed)
+        reads(Pod).on_change(self._changed)
+        reads(Node).on_change(self._node_changed)
+
+    async def run(self) -> None:
+        """Work until cancelled or stopped."""
+        await self.controller.run()
+
+    def stop(self) -> None:
+        """Let running passes finish and begin no more."""
+        self.controller.stop()
+
+    # What wakes up whom. A namespace has few rollouts, and changes are gathered.
+
+    def _changed(self, old: Any, new: Any) -> None:
+        self._all_of((new or old).metadata.namespace)
+
+    def _node_changed(self, old: Node | None, new: Node | None) -> None:
+        if not same_place(old, new):
+            self._all_of(None)
+
+    def _all_of(self, namespace: str | None) -> None:
+        for item in self._rollouts:
+            if namespace in (None, item.metadata.namespace):
+                self.controller.enqueue(item.key, after=GATHER)
+
+    # What is done.
+
+    async def _reconcile(self, key: Key) -> float | None:
+        item = self._rollouts.get(key)
+        if item is None or item.metadata.deletion_timestamp is not None:
+            self._wrote_rollout.forget(key)
+            self._wrote_budget.forget(key)
+            self._going.pop(key, None)
+            return None
+        if not (self._wrote_rollout.settled(key) and self._wrote_budget.settled(key)):
+            return GLANCE
+        name = budget_name(item)
+        budget = self._budgets.get((key[0], name))
+        view = self._view(item, budget)
+        plan = planned(view)
+        stands = True
+        if view.workload is not None:
+            wanted = budget_spec(item, view.workload, plan.opened)
+            stands = budget_stands(budget, wanted)
+            if not stands:
+                await self._write_budget(item, wanted)
+        reason, again = None, plan.again
+        if stands and plan.opened is not None:
+            reason, again = await self._evict(view, plan)
+        await self._tell(view, plan, reason)
+        if plan.complete and view.workload is not None:
+            await self._advance(view.workload)
+        return again
+
+    def _view(self, item: DomainRollout, budget: TopologyDisruptionBudget | None) -> RolloutView:
+        now = self._clock()
+        reference = item.spec.workload_ref
+        namespace = item.metadata.namespace
+        store = self._workloads.get(reference.kind)
+        found = None if store is None else store.get((namespace, reference.name))
+        workload = None if found is None else workload_of(found)
+        refusal = self._refusal(item, workload, budget)
+        if workload is None or refusal is not None:
+            return RolloutView(item=item, trouble=refusal, now=now)
+        unheld = _unheld(workload, budget)
+        if unheld is not None:
+            return RolloutView(item=item, workload=workload, trouble=unheld, now=now)
+        namespace_budgets = self._budgets_cache.of(namespace)
+        key = (TOPOLOGY_BUDGET, namespace, budget_name(item))
+        if key not in namespace_budgets.budgets:
+            return RolloutView(item=item, workload=workload, counted=False, now=now)
+        standing, domain_counts = namespace_budgets.counted(key)
+        if standing.trouble is not None:
+            return RolloutView(item=item, workload=workload, trouble=standing.trouble, now=now)
+        pods = pods_of(
+            workload,
+            domain_counts,
+            namespace_budgets.owners,
+            self._budgets_cache.nodes,
+            going=self._gone(item.key, namespace_budgets),
+        )
+        needs = {
+            name: domain.baseline if standing.remembers else domain.expected
+            for name, domain in standing.domains.items()
+        }
+        return RolloutView(
+            item=item,
+            workload=workload,
+            pods=pods,
+            needs={**dict.fromkeys((one.domain for one in pods), 0), **needs},
+            labels=self._labels(item),
+            opened=opened_of(budget),
+            counted=namespace_budgets.budgets[key].baseline is not None or not standing.remembers,
+            now=now,
+        )
+
+    def _refusal(
+        self,
+        item: DomainRollout,
+        workload: RolledWorkload | None,
+        budget: TopologyDisruptionBudget | None,
+    ) -> Reason | None:
+        """Why a rollout is not even begun: it gets no budget."""
+        reference, namespace = item.spec.workload_ref, item.metadata.namespace
+        what = f"{reference.kind} {reference.name}"
+        if workload is None:
+            return Reason(
+                code="WorkloadNotFound",
+                message=f"there is no {what} in namespace {namespace}",
+                object=f"{reference.kind}/{namespace}/{reference.name}",
+                fix="Create it, or delete the rollout.",
+            )
+        first = min(
+            (one for one in self._rollouts if _same_workload(one, item)),
+            key=lambda one: (one.metadata.creation_timestamp or "", one.metadata.name),
+        )
+        if first.metadata.name != item.metadata.name:
+            return Reason(
+                code="AnotherRollout",
+                message=f"{what} is rolled out by DomainRollout {first.metadata.name} already",
+                object=f"DomainRollout/{namespace}/{first.metadata.name}",
+                fix="Delete one of them.",
+            )
+        if workload.recreates:
+            return Reason(
+                code="RecreatedAtOnce",
+                message=f"{what} recreates all its pods at once, which leaves no order",
+                object=workload.object,
+                fix="Set its strategy to RollingUpdate.",
+            )
+        if _foreign(budget, item):
+            return Reason(
+                code="BudgetNameTaken",
+                message=f"the TopologyDisruptionBudget {budget_name(item)} is not of this rollout",
+                object=f"{TOPOLOGY_BUDGET}/{namespace}/{budget_name(item)}",
+                fix="Rename one of them.",
+            )
+        return None
+
+    def _labels(self, item: DomainRollout) -> dict[str, str]:
+        """What nodes say about the order of their domains; of several values the least."""
+        wanted = item.spec.order.node_label
+        made: dict[str, str] = {}
+        if wanted:
+            for node in self._budgets_cache.nodes.values():
+                labels = node.metadata.labels
+                domain, value = labels.get(item.spec.topology_key), labels.get(wanted)
+                if domain and value:
+                    made[domain] = min(made.get(domain, value), value)
+        return made
+
+    def _gone(self, key: Key, namespace_budgets: NamespaceBudgets) -> set[str]:
+        """Pods that were evicted here and do not look so yet."""
+        known = self._going.get(key, {})
+        now = self._clock()
+        for uid, since in tuple(known.items()):
+            pod = namespace_budgets.pods.get(uid)
+            if (
+                pod is None
+                or pod.metadata.deletion_timestamp is not None
+                or now - since > GRANT_SECONDS
+            ):
+                del known[uid]
+        return set(known)
+
+    async def _write_budget(
+        self, item: DomainRollout, wanted: TopologyDisruptionBudgetSpec
+    ) -> None:
+        meta = item.metadata
+        owner = {
+            "apiVersion": DomainRollout.resource.api_version,
+            "kind": DomainRollout.resource.kind,
+            "name": meta.name,
+            "uid": meta.uid,
+            "controller": True,
+        }
+        body = {
+            "metadata": {"labels": {OWNER_LABEL: meta.name}, "ownerReferences": [owner]},
+            "spec": msgspec.to_builtins(wanted),
+        }
+        made = await self._client.apply(
+            TopologyDisruptionBudget, budget_name(item), meta.namespace, body, force=True
+        )
+        self._wrote_budget.wrote(item.key, made)
+
+    async def _evict(
+        self, view: RolloutView, plan: DomainPlan
+    ) -> tuple[Reason | None, float | None]:
+        """Evict who may go; gives what was in the way, and when to try again."""
+        key, namespace = view.item.key, view.item.metadata.namespace
+        chosen = victims(view, plan, self._budgets_cache.of(namespace))
+        if chosen.against is not None:
+            return blocked(view, chosen.against.reason.message), None
+        for pod in chosen.pods:
+            meta = pod.metadata
+            try:
+                await self._client.evict(meta.name, namespace, uid=meta.uid)
+            except TooManyRequests as error:
+                return blocked(view, str(error)), REFUSED * (1 + self._rng.random())
+            except (NotFound, Conflict):
+                continue  # It is gone, or its name is another pod's by now.
+            self._going.setdefault(key, {})[meta.uid] = self._clock()
+        return None, None
+
+    async def _tell(self, view: RolloutView, plan: DomainPlan, reason: Reason | None) -> None:
+        item, said = view.item, reason or plan.reason
+        status = rollout_status(view, plan, reason)
+        if status == item.status:
+            return
+        made = await self._client.patch_status(item, status_patch(status))
+        self._wrote_rollout.wrote(item.key, made)
+        if (status.reason, status.domain) != (item.status.reason, item.status.domain):
+            fine = plan.complete or (plan.moving and reason is None)
+            self._recorder.event(
+                item,
+                type="Normal" if fine else "Warning",
+                reason=said.code,
+                action="Roll",
+                note=str(said),
+            )
+
+    async def _advance(self, workload: RolledWorkload) -> None:
+        """Say that a StatefulSet is at its new revision: under OnDelete nobody else does."""
+        if not workload.on_delete or workload.current_revision == workload.update_revision:
+            return
+        meta = ObjectMeta(name=workload.name, namespace=workload.namespace, uid=workload.uid)
+        status = {"currentRevision": workload.update_revision}
+        await self._client.patch_status(StatefulSet(metadata=meta), status)
+
+
+def _unheld(workload: RolledWorkload, budget: TopologyDisruptionBudget | None) -> Reason | None:
+    """Why a workload that replaces its pods by itself would not keep to the order."""
+    if budget is None or workload.on_delete:
+        return None
+    held = next((one for one in budget.status.conditions if one.type == ENFORCED), None)
+    if held is None or held.status == "True":
+        return None
+    return Reason(
+        code=held.reason,
+        message=f"{workload.kind} {workload.name} replaces its pods by itself, and its budget does"
+        f" not hold it: {held.message}",
+        object=workload.object,
+    )
+
+
+def _same_workload(one: DomainRollout, other: DomainRollout) -> bool:
+    return (
+        one.metadata.namespace == other.metadata.namespace
+        and one.spec.workload_ref == other.spec.workload_ref
+        and one.metadata.deletion_timestamp is None
+    )
+
+
+def _foreign(budget: TopologyDisruptionBudget | None, item: DomainRollout) -> bool:
+    if budget is None:
+        return False
+    owner = budget.metadata.controller
+    return owner is None or owner.uid != item.metadata.uid

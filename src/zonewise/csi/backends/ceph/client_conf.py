@@ -1,0 +1,76 @@
+"""What Ceph's client programs are told: the monitors, the key's file, and where they are.
+
+Programs on librbd (rbd-fuse, rbd-nbd) read a file; the kernel's client gets options. Where the
+cluster has ``readAffinity``, both are told the node's domain, and read from the replica that is
+nearest to it: a label's name is the type of a CRUSH bucket, its value the bucket's name, as in
+``check``. Names that CRUSH does not have match nothing and do no harm. Writes go to the primary, as
+always. ceph-fuse has no such setting (16.2).
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+from zonewise.storage.configuration import CephCluster
+
+FILE = "ceph.conf"
+NOWHERE: Mapping[str, str] = {}
+
+
+def mon_host(cluster: CephCluster) -> str:
+    """The monitors as Ceph wants them.
+
+    Where an address does not say which protocol it speaks both are tried, and a wrong key is tried
+    until the time is up, as if nobody answered. Port 3300 is that of the second.
+    """
+    return ",".join(_protocol(one) for one in cluster.monitors)
+
+
+def text(cluster: CephCluster, near: Mapping[str, str] = NOWHERE) -> str:
+    """A configuration for a client; the key stays in its own file."""
+    settings = {
+        "mon_host": mon_host(cluster),
+        "keyfile": cluster.key_file,
+        "log_file": "/dev/null",
+        "log_to_stderr": "false",
+    }
+    if near:
+        settings["crush_location"] = " ".join(f"{kind}={name}" for kind, name in near.items())
+        settings["rbd_read_from_replica_policy"] = "localize"
+    return "[global]\n" + "".join(f"{key} = {value}\n" for key, value in settings.items())
+
+
+def write(folder: Path, cluster: CephCluster, near: Mapping[str, str] = NOWHERE) -> Path:
+    """Write it; whoever reads it meanwhile sees the old one or the new one."""
+    folder.mkdir(mode=0o711, parents=True, exist_ok=True)
+    path = folder / FILE
+    fresh = path.with_name(f"{FILE}.{os.getpid()}.{threading.get_ident()}")
+    fresh.write_text(text(cluster, near))
+    fresh.rename(path)
+    return path
+
+
+def kernel_options(cluster: CephCluster, near: Mapping[str, str] = NOWHERE) -> list[str]:
+    """Options for ``rbd device map`` by the kernel.
+
+    ``noshare``: each image has a client of its own, so that fencing one leaves the node's others
+    alone. ``noudev``: in a container nobody hears of udev, and we need none of its links. ``rbd``
+    leaves monitors of the second protocol out unless it is asked for.
+    """
+    options = ["noshare", "noudev"]
+    told = [_protocol(one) for one in cluster.monitors]
+    if all("v2:" in one and "v1:" not in one for one in told):
+        options.append("ms_mode=prefer-crc")
+    if near:
+        options.append("read_from_replica=localize")
+        places = "|".join(f"{kind}:{name}" for kind, name in near.items())
+        options.append(f"crush_location={places}")
+    return options
+
+
+def _protocol(monitor: str) -> str:
+    plain = monitor.endswith(":3300") and monitor[0] != "[" and monitor.count(":") == 1
+    return f"v2:{monitor}" if plain else monitor

@@ -1,0 +1,237 @@
+"""Clients of Ceph in user space, one process per volume: started, found again, ended.
+
+A client goes on when the driver is restarted and is found again by its mount. It is gone when its
+process is, not when the mount is: what it has not written yet it writes after ``umount``. One that
+died leaves a mount that answers nothing, which is taken away before another is begun.
+
+An RBD image is shown as a file by rbd-fuse, and a loop device makes a disk of it. There is one
+rbd-fuse per staged volume, because it keeps every image it has opened until it ends. From the file
+on, all is as with image files: the same devices, mounts, publishing and growing.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
+from pathlib import Path
+
+from zonewise.csi.backends.ceph import client_conf
+from zonewise.csi.backends.embedded import loops, mounts
+from zonewise.csi.status import Code, CsiError, aborted
+from zonewise.storage.configuration import CephCluster
+from zonewise.storage.journal import JournalEntry
+
+SECONDS = 10.0
+PROGRAMS = (b"rbd-fuse", b"ceph-fuse")
+
+
+def begin(command: Sequence[str], folder: Path, answers: Callable[[], bool]) -> None:
+    """Start a client that mounts itself at a folder, and wait until it answers there."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    end_at = time.monotonic() + SECONDS
+    try:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            timeout=SECONDS,
+        )
+        words = done.stderr.strip().splitlines() or ["it shows nothing"]
+        while done.returncode == 0 and time.monotonic() < end_at:
+            if mounts.at(folder) is not None and answers():
+                return
+            time.sleep(0.01)
+    except subprocess.TimeoutExpired:
+        words = ["Ceph did not answer in time"]
+    except FileNotFoundError:
+        words = ["it is not installed"]
+    end(folder)
+    raise CsiError(Code.UNAVAILABLE, f"{command[0]} cannot show {folder.name}: {words[-1][:300]}")
+
+
+def end(folder: Path) -> None:
+    """Unmount a folder and wait for its client to be gone."""
+    end_at = time.monotonic() + SECONDS
+    while True:
+        try:
+            mounts.unmount(folder)
+            break
+        except OSError as error:
+            if error.errno == errno.ENOTCONN:
+                detach(folder)
+                break
+            if error.errno != errno.EBUSY or time.monotonic() > end_at:
+                raise CsiError(
+                    Code.INTERNAL, f"{folder} cannot be unmounted: {error.strerror}"
+                ) from error
+            time.sleep(0.01)
+    while any(True for _ in processes(folder)):
+        if time.monotonic() > end_at:
+            raise aborted(f"the client of {folder.name} has not closed it yet; ask again")
+        time.sleep(0.01)
+    with suppress(FileNotFoundError):
+        folder.rmdir()
+
+
+def dead(path: Path) -> bool:
+    """Whether something is mounted at a path whose client died."""
+    try:
+        path.stat()
+    except OSError as error:
+        return error.errno == errno.ENOTCONN and mounts.at(path) is not None
+    return False
+
+
+def detach(path: Path) -> None:
+    """Take a dead mount away, though somebody still has a file of it open."""
+    try:
+        while mounts.at(path) is not None:
+            mounts.detach(path)
+    except OSError as error:
+        raise CsiError(Code.INTERNAL, f"{path} cannot be unmounted: {error.strerror}") from error
+
+
+def processes(folder: Path) -> Iterator[int]:
+    """A folder's clients that live; one that only waits to be reaped does not."""
+    wanted = str(folder).encode()
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            program, *arguments = (process / "cmdline").read_bytes().split(b"\0")
+            if wanted in arguments and program.rpartition(b"/")[2] in PROGRAMS:
+                yield int(process.name)
+
+
+class RbdFuse:
+    """RBD images as files, each in a folder of its own, and loop devices on those.
+
+    ``prefix`` begins the names of our images.
+    """
+
+    privileged = True
+
+    def __init__(self, cluster: CephCluster, data: Path, prefix: str) -> None:
+        self.data = data.resolve()
+        self.folder = self.data / "rbd"
+        self._cluster = cluster
+        self._prefix = prefix
+
+    def path(self, entry: JournalEntry) -> Path:
+        """The file of an entry's image, if it is shown."""
+        return self.file(entry.uuid)
+
+    def file(self, uuid: str) -> Path:
+        """The same for a volume's uuid."""
+        return self.folder / uuid / f"{self._prefix}{uuid}"
+
+    def may_be_mounted(self, path: Path) -> bool:
+        """Whether what is seen at a path is one of these."""
+        return self.seen_at(path)
+
+    def show(self, entry: JournalEntry, *, readonly: bool, near: Mapping[str, str]) -> None:
+        """Begin an image's rbd-fuse, unless there is one; what may be written says the device."""
+        file = self.path(entry)
+        folder = file.parent
+        if mounts.at(folder) is not None:
+            if _size(file):
+                return
+            self.hide(entry.uuid)  # its rbd-fuse died and left a mount without anybody behind it
+        conf = str(client_conf.write(self.folder, self._cluster, near))
+        begin(
+            [
+                *("rbd-fuse", "-c", conf, "--id", self._cluster.user),
+                *("-p", entry.pool, "-r", file.name, str(folder)),
+            ],
+            folder,
+            lambda: _size(file) > 0,
+        )
+
+    def shown(self, uuid: str) -> bool:
+        """Whether an image has an rbd-fuse, though it may have died."""
+        return mounts.at(self.folder / uuid) is not None
+
+    def source(self, uuid: str) -> Path | None:
+        """The file of a volume, if it is shown."""
+        file = self.file(uuid)
+        return file if _size(file) else None
+
+    def devices(self, uuid: str) -> list[Path]:
+        """Those of this node's own rbd-fuse: others on this machine may show the same image.
+
+        Nothing is asked of the file itself, which may not answer.
+        """
+        file = self.file(uuid)
+        return [one for one in loops.find(file) if loops.backing(one) == file]
+
+    def attached(self, source: Path, *, readonly: bool, keep: bool) -> AbstractContextManager[Path]:
+        """The file as a device."""
+        return loops.attached(source, readonly=readonly, keep=keep)
+
+    def follow(self, device: Path, size: int) -> None:
+        """Let a device take the size of its file, which the kernel remembers for a second."""
+        file = loops.backing(device)
+        end_at = time.monotonic() + SECONDS
+        while file is not None and _size(file) < size:
+            if time.monotonic() > end_at:
+                raise aborted(f"{file.name} is not shown as large as it is yet; ask again")
+            time.sleep(0.05)
+        loops.follow(device)
+
+    def hide(self, uuid: str) -> None:
+        """End an image's rbd-fuse; others may use its device, then it stays."""
+        if not self.devices(uuid):
+            end(self.folder / uuid)
+
+    def let_go(self, uuid: str) -> None:
+        """Detach the devices that nobody uses, and then the same; the image is closed then."""
+        for device in self.devices(uuid):
+            if not mounts.of_device(device):
+                loops.detach(device)
+        self.hide(uuid)
+
+    def cut_off(self, uuid: str) -> None:
+        """End an rbd-fuse that was shut out: asked politely it would wait for Ceph for ever.
+
+        Then whatever is still to be written fails at once, and the path can be taken down.
+        """
+        for process in processes(self.folder / uuid):
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+
+    def abandon(self, uuid: str) -> None:
+        """Take away what is left of a volume that another node has now."""
+        for device in self.devices(uuid):
+            loops.detach(device)
+        folder = self.folder / uuid
+        with suppress(OSError):
+            mounts.detach(folder)
+            folder.rmdir()
+
+    def seen_at(self, path: Path) -> bool:
+        """Whether an image of ours is seen at a path, through its loop device.
+
+        What does not even say what it is counts as one, or a broken mount would stay for ever. The
+        folder of an rbd-fuse that is gone is not in the name of the file any more.
+        """
+        try:
+            device = mounts.device_behind(path)
+        except OSError:
+            return True
+        file = loops.backing(device) if device is not None else None
+        if file is None or not file.name.startswith(self._prefix):
+            return False
+        return file.parent in (self.folder / file.name.removeprefix(self._prefix), Path("/"))
+
+
+def _size(file: Path) -> int:
+    """How large a file is; 0 if it is not there, or nobody is behind it."""
+    try:
+        return file.stat().st_size
+    except OSError:
+        return 0

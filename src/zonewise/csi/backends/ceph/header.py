@@ -1,0 +1,85 @@
+"""An image's header, read and marked without opening the image.
+
+Opening an image for one key costs more than twice its creation (11.6 ms and 4.7 ms, measured):
+librbd reads everything, watches the header and lets go again. The OSD's own functions for headers
+(class ``rbd``) do one thing in one round trip; librbd calls the same ones. Only new images that
+nobody has open are marked this way, so nobody misses the notification that librbd would send.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import rados
+
+_HEAD = struct.Struct("<I")
+_SIZE = struct.Struct("<BQ")
+_NO_SNAPSHOT = struct.pack("<Q", 2**64 - 2)
+_MOST = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class ImageHeader:
+    """What a header says: the size, and one key of its metadata."""
+
+    bytes: int
+    mark: str | None
+
+
+def begun(pool: rados.Ioctx, name: str) -> bool:
+    """Whether an image was begun: listed in the pool's directory, or with an id.
+
+    librbd lists it first; one that was killed then leaves a name that can be neither opened nor
+    made, and is removed as any other.
+    """
+    if _id(pool, name) is not None:
+        return True
+    try:
+        pool.execute("rbd_directory", "rbd", "dir_get_id", _text(name), _MOST)
+    except rados.ObjectNotFound:
+        return False
+    return True
+
+
+def read(pool: rados.Ioctx, name: str, key: str) -> ImageHeader | None:
+    """A header; None if there is none, though the image may have been begun."""
+    id = _id(pool, name)
+    if id is None:
+        return None
+    header = f"rbd_header.{id}"
+    try:
+        _, found = pool.execute(header, "rbd", "get_size", _NO_SNAPSHOT, _MOST)
+    except rados.ObjectNotFound:
+        return None
+    _, size = _SIZE.unpack(found[: _SIZE.size])
+    try:
+        _, value = pool.execute(header, "rbd", "metadata_get", _text(key), _MOST)
+    except rados.ObjectNotFound:
+        return ImageHeader(size, None)
+    return ImageHeader(size, value[_HEAD.size :].decode())
+
+
+def write(pool: rados.Ioctx, name: str, metadata: Mapping[str, str]) -> None:
+    """Set metadata of an image that was just made."""
+    id = _id(pool, name)
+    if id is None:
+        raise rados.ObjectNotFound(f"image {name} is gone", 2)
+    body = _HEAD.pack(len(metadata))
+    for key, value in sorted(metadata.items()):
+        body += _text(key) + _text(value)
+    pool.execute(f"rbd_header.{id}", "rbd", "metadata_set", body, 0)
+
+
+def _id(pool: rados.Ioctx, name: str) -> str | None:
+    try:
+        found = pool.read(f"rbd_id.{name}", 256)
+    except rados.ObjectNotFound:
+        return None
+    return found[_HEAD.size :].decode() or None
+
+
+def _text(text: str) -> bytes:
+    encoded = text.encode()
+    return _HEAD.pack(len(encoded)) + encoded

@@ -1,0 +1,1 @@
+"""The journal in RADOS: in one pool (``omap``), and in all pools of a cluster (``pools``)."""

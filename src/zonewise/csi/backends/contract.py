@@ -1,0 +1,155 @@
+"""What a backend must do, so that journal, placement and the services are the same for all.
+
+The controller half makes, copies, grows and removes what a journal entry says; every call may be
+repeated and may find that an earlier one came half way. The node half brings it to a path. Calls
+block and may be made from several threads; the services see to it that no two are at work on one
+volume at once. A backend raises ``CsiError``, or ``StorageError`` from the decisions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+from zonewise.storage.configuration import StorageConfiguration
+from zonewise.storage.domains import DomainLabels
+from zonewise.storage.journal import Image, JournalEntry
+from zonewise.storage.parameters import ClassParameters
+from zonewise.storage.pools import PoolState
+from zonewise.storage.takeover.fencing import VolumeHolder
+
+BLOCK = "block"
+FOLDER = "folder"
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """How full a mounted volume is; ``inodes`` is empty where nobody counts them."""
+
+    total: int
+    used: int
+    available: int
+    inodes: tuple[int, int, int] | None = None
+    """Total, used, available."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """How a node is to use a volume."""
+
+    access: str
+    """``block``, ``folder``, or the file system."""
+    flags: tuple[str, ...] = ()
+    """Mount options of the class."""
+    readonly: bool = False
+    shared: bool = False
+    """Whether other nodes use it at the same time."""
+    single_writer: bool = False
+    """Whether it may be at one target path only."""
+    near: Mapping[str, str] = field(default_factory=dict)
+    """Where it is best read from: the node's domain, if the configuration asks for it."""
+
+
+class ControllerBackend(Protocol):
+    """Makes and removes volumes and snapshots."""
+
+    @property
+    def further(self) -> frozenset[str]:
+        """The keys of a class that only this backend understands."""
+
+    def attributes(self, parameters: ClassParameters, request: Mapping[str, str]) -> dict[str, str]:
+        """What a new entry keeps for the backend, of the class and of all of its request's keys.
+
+        Called before the journal is asked; raises INVALID_ARGUMENT for a class it cannot serve.
+        """
+
+    def prepare(self, configuration: StorageConfiguration) -> None:
+        """See to it that declared pools are there; called at the start and after a reload."""
+
+    def states(self, configuration: StorageConfiguration) -> Mapping[str, PoolState]:
+        """What is known about the pools now."""
+
+    def access(self, file_system: str, *, block: bool, shared: bool) -> str:
+        """How a volume is kept for a wish, as an entry records it; raises INVALID_ARGUMENT."""
+
+    def size(self, bytes: int, access: str) -> int:
+        """The size such a volume really gets: not smaller than asked."""
+
+    def image(self, entry: JournalEntry) -> Image | None:
+        """What is there for an entry."""
+
+    def make(self, entry: JournalEntry, source: JournalEntry | None) -> bool:
+        """Make what an entry says, empty or as a copy; complete or not at all.
+
+        False if something of that name is there already: look what it is.
+        """
+
+    def remove(self, entry: JournalEntry) -> None:
+        """Remove all of it, finished or not; gone already is fine, and so is somebody else's."""
+
+    def grow(self, entry: JournalEntry) -> bool:
+        """Make it as large as the entry says; whether nodes have to follow."""
+
+    def in_use(self, entry: JournalEntry) -> str:
+        """Who uses it on this machine; empty if nobody does."""
+
+    def images(self) -> Sequence[Image]:
+        """Everything in all pools, finished or not."""
+
+
+class NodeBackend(Protocol):
+    """Brings volumes to paths of one node. Every call may be repeated."""
+
+    def stage(self, entry: JournalEntry, staging: Path, wanted: Wanted) -> None:
+        """Make the file system if there is none, and mount it; a device is only attached."""
+
+    def unstage(self, uuid: str, staging: Path) -> None:
+        """The reverse; nothing staged is fine."""
+
+    def publish(self, entry: JournalEntry, staging: Path, target: Path, wanted: Wanted) -> None:
+        """Show the staged volume at a pod's path."""
+
+    def unpublish(self, target: Path) -> None:
+        """Remove it and the path; nothing there is fine."""
+
+    def usage(self, entry: JournalEntry, path: Path) -> Usage:
+        """How full it is; NOT_FOUND if it is not at that path."""
+
+    def expand(self, entry: JournalEntry, path: Path) -> None:
+        """Let device and file system follow the image's size."""
+
+
+@runtime_checkable
+class ExclusiveNode(Protocol):
+    """A node half whose volumes one node uses at a time: it knows which, and shuts others out.
+
+    Where many nodes may write at once (folders, CephFS) there is nobody to shut out.
+    """
+
+    def holder(self, entry: JournalEntry, staging: Path) -> VolumeHolder | None:
+        """Who has it, other than at this staging path; None if nobody does."""
+
+    def hold(self, entry: JournalEntry, holder: VolumeHolder) -> None:
+        """Write down who has it from now on; ABORTED if another node was faster."""
+
+    def release(self, entry: JournalEntry, node: str) -> None:
+        """Nobody has it any more, if that node had it."""
+
+    def fence(self, entry: JournalEntry) -> None:
+        """Shut out everybody who has it: nothing they still write reaches the volume.
+
+        Called before this node shows the volume, so whoever is shut out is never this node.
+        """
+
+    def leave(self, entry: JournalEntry, staging: Path) -> None:
+        """Take down a staging path whose volume another node has now; the volume is not touched."""
+
+
+@runtime_checkable
+class DomainHealth(Protocol):
+    """Storage that knows by itself which domains have failed."""
+
+    def domains(self, labels: DomainLabels) -> tuple[frozenset[str], frozenset[str]]:
+        """All domains it can judge, and those of them that have failed; by their short names."""

@@ -1,0 +1,1 @@
+"""The embedded backend: pools are folders, volumes are image files on loop devices, or folders."""

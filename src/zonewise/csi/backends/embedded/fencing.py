@@ -1,0 +1,103 @@
+"""Who has an image, and how everybody is shut out of it: on one machine.
+
+The holder is an attribute of the image file, so it goes where the image goes. It counts only while
+the image is attached to a device: after a reboot nobody has anything.
+
+Shutting out is done in three steps, because the kernel takes no device from whoever uses it:
+
+1. every file system on the image is shut down: what is written is on the image, and from then on
+   each write of those who still have files open is refused by the kernel;
+2. its mounts are detached, busy or not, and the device with them if nobody holds it;
+3. if somebody does (an open file, an open device), the image is replaced by a copy of itself under
+   the same name. The old device leads to the old file, which nobody else will ever see.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import struct
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from zonewise.csi.backends.embedded import copies, filesystems, loops, mounts
+from zonewise.runtime.process.logs import logger
+from zonewise.storage.takeover.fencing import VolumeHolder
+
+HOLDER = "user.zonewise.holder"
+REPLACING = ".mkfs"
+"""Beside an image it is a step of stage, which the next one repeats."""
+SECONDS = 2.0
+_SHUTDOWN = 0x8004587D
+_FLUSH = struct.pack("I", 0)
+
+_log = logger("csi")
+Find = Callable[[Path], list[Path]]
+
+
+def read_holder(image: Path) -> VolumeHolder | None:
+    """Who wrote down to have it; None if nobody did, or the file system keeps no attributes."""
+    try:
+        return VolumeHolder.read(os.getxattr(image, HOLDER).decode(errors="replace"))
+    except OSError:
+        return None
+
+
+def write_holder(image: Path, holder: VolumeHolder | None) -> None:
+    """Write it down, where the file system can; None is nobody."""
+    with suppress(OSError):
+        if holder is None:
+            os.removexattr(image, HOLDER)
+        else:
+            os.setxattr(image, HOLDER, holder.text().encode())
+
+
+def shut_out(image: Path, find: Find) -> None:
+    """Shut out everybody who has an image; raises OSError."""
+    for device in find(image):
+        there = mounts.of_device(device)
+        stopped: set[tuple[int, int]] = set()
+        for one in there:
+            if one.file_system in filesystems.KNOWN and one.device not in stopped:
+                stopped.add(one.device)
+                _shut_down(one.target)
+        for one in reversed(there):
+            mounts.detach(one.target)
+        loops.detach(device)
+    end = time.monotonic() + SECONDS
+    while find(image) and time.monotonic() < end:
+        time.sleep(0.01)
+    if held := find(image):
+        _log.warning(
+            "a fenced image is still held, so it is replaced by a copy",
+            image=image.name,
+            device=", ".join(map(str, held)),
+        )
+        replace(image)
+
+
+def replace(image: Path) -> None:
+    """Put a copy in an image's place, with all its attributes: who has the old file keeps that."""
+    fresh = image.with_name(image.name + REPLACING)
+    fresh.unlink(missing_ok=True)
+    try:
+        copies.make_image(fresh, image.stat().st_size, copies.read_mark(image) or "", source=image)
+        write_holder(fresh, read_holder(image))
+        fresh.rename(image)
+    finally:
+        fresh.unlink(missing_ok=True)
+
+
+def _shut_down(target: Path) -> None:
+    """Write what a file system has, and let it refuse everything from then on."""
+    descriptor = os.open(target, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.ioctl(descriptor, _SHUTDOWN, _FLUSH)
+    except OSError as error:
+        if error.errno not in (errno.ENOTTY, errno.EOPNOTSUPP, errno.EIO):
+            raise
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,156 @@
+"""The file systems of images: recognised, made, grown.
+
+What is on an image is decided by its own bytes: a file without any data was never used, so a file
+system may be made; known marks name one; anything else is somebody's data and is not touched.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from zonewise.csi.status import Code, CsiError
+
+EXT4 = "ext4"
+XFS = "xfs"
+KNOWN = (EXT4, XFS)
+UNKNOWN = "data"
+SMALLEST = {EXT4: 1 << 20, XFS: 300 << 20}
+"""Bytes below which mkfs refuses."""
+
+_PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
+_TIMEOUT = 600
+_ERRORS_CORRECTED = 1
+_SLACK = 4 << 20
+
+
+def on(file: Path) -> str:
+    """What is on an image: a file system, ``data`` if unknown, empty if nothing.
+
+    A device does not say that nothing was ever written to it.
+    """
+    descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        try:
+            os.lseek(descriptor, 0, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return ""
+            if error.errno != errno.EINVAL:
+                raise
+        head = os.pread(descriptor, 4096, 0)
+    finally:
+        os.close(descriptor)
+    if head[:4] == b"XFSB":
+        return XFS
+    if head[1080:1082] == b"\x53\xef":
+        return EXT4
+    return UNKNOWN
+
+
+def size(file: Path) -> int:
+    """How large an image or device is."""
+    descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.lseek(descriptor, 0, os.SEEK_END)
+    finally:
+        os.close(descriptor)
+
+
+def taken(folder: Path) -> int:
+    """How much the files of a folder take."""
+    total = 0
+    for parent, _, files in os.walk(folder):
+        for name in files:
+            with suppress(FileNotFoundError):
+                total += Path(parent, name).lstat().st_blocks * 512
+    return total
+
+
+def require(file_system: str) -> None:
+    """Raise FAILED_PRECONDITION if this machine cannot make a file system."""
+    program = f"mkfs.{file_system}"
+    if shutil.which(program, path=_PATH) is None:
+        raise CsiError(
+            Code.FAILED_PRECONDITION, f"{program} is not installed on this node; install it there"
+        )
+
+
+def make(file_system: str, file: Path, options: Sequence[str] = ()) -> None:
+    """Make an empty file system; what exists there is lost."""
+    require(file_system)
+    quiet = {
+        EXT4: ("-q", "-F", "-m", "0", "-E", "nodiscard,lazy_itable_init=1,lazy_journal_init=1"),
+        XFS: ("-q", "-f", "-K"),
+    }[file_system]
+    _run(f"mkfs.{file_system}", *quiet, *options, str(file))
+
+
+def grow_mounted(file_system: str, device: Path, target: Path) -> bool:
+    """Grow a mounted file system; False if this kernel lets nobody do that."""
+    if file_system == XFS:
+        _run("xfs_growfs", str(target))
+        return True
+    return _ran("resize2fs", str(device)).returncode == 0
+
+
+def grow_unmounted(file_system: str, device: Path) -> None:
+    """Grow a file system that is not mounted; only ext4 needs that."""
+    if file_system == EXT4:
+        checked = _ran("e2fsck", "-f", "-p", str(device))
+        if checked.returncode > _ERRORS_CORRECTED:
+            raise _failed("e2fsck", checked)
+        _run("resize2fs", str(device))
+
+
+def short(file: Path) -> bool:
+    """Whether a file system is smaller than what it lies on.
+
+    A little less is normal: mkfs leaves out a last group that would be too small to be of use.
+    """
+    descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        size = os.lseek(descriptor, 0, os.SEEK_END)
+        head = os.pread(descriptor, 2048, 0)
+    finally:
+        os.close(descriptor)
+    if head[:4] == b"XFSB":
+        block = int.from_bytes(head[4:8], "big")
+        blocks = int.from_bytes(head[8:16], "big")
+    else:
+        table = head[1024:]
+        block = 1024 << int.from_bytes(table[24:28], "little")
+        blocks = int.from_bytes(table[4:8], "little")
+        if int.from_bytes(table[96:100], "little") & 0x80:
+            blocks |= int.from_bytes(table[0x150:0x154], "little") << 32
+    return size // block - blocks >= min(_SLACK // block, max(1, blocks // 16))
+
+
+def _run(program: str, *arguments: str) -> None:
+    done = _ran(program, *arguments)
+    if done.returncode != 0:
+        raise _failed(program, done)
+
+
+def _ran(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    found = shutil.which(program, path=_PATH)
+    if found is None:
+        raise CsiError(Code.FAILED_PRECONDITION, f"{program} is not installed on this node")
+    return subprocess.run(
+        [found, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
+        timeout=_TIMEOUT,
+    )
+
+
+def _failed(program: str, done: subprocess.CompletedProcess[str]) -> CsiError:
+    words = (done.stderr.strip() or done.stdout.strip() or "it said nothing").splitlines()
+    return CsiError(Code.INTERNAL, f"{program} failed with {done.returncode}: {words[-1][:300]}")

@@ -1,0 +1,114 @@
+"""The configuration file, read again when it changes.
+
+Its content is looked at every second, not its inode: a ConfigMap is swapped by a link two folders
+up, an editor replaces the file, and both are the same here. A file that is missing, half written
+or wrong changes nothing: what was read last stays, and the fault is in the log, once.
+
+A driver may start before its file is there, as an installation brings a ConfigMap that is still
+empty: until then there are no pools, and nothing is known about takeover.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+from zonewise.api.errors import ConfigError
+from zonewise.runtime.process.logs import logger
+from zonewise.storage.configuration import StorageConfiguration, parse_configuration
+from zonewise.storage.domains import DomainLabels
+
+EVERY = 1.0
+LARGEST = 4 << 20
+
+_log = logger("csi")
+
+
+class ConfigFile:
+    """What a file says now, or said last."""
+
+    def __init__(self, path: Path, labels: DomainLabels, *, may_come: bool = False) -> None:
+        self._path = path
+        self._labels = labels
+        self._listeners: list[Callable[[StorageConfiguration], None]] = []
+        self._news: list[Callable[[], None]] = []
+        self._text = ""
+        self.current = StorageConfiguration()
+        self.problem: str | None = None
+        self.known = not (may_come and self._absent())
+        if self.known:
+            self._text = self._read()
+            self.current = self._parse(self._text)
+        else:
+            _log.warning("the configuration is not there yet, so there are no pools", file=path)
+
+    def on_change(self, listener: Callable[[StorageConfiguration], None]) -> None:
+        """Call it with every further state of the file that can be used."""
+        self._listeners.append(listener)
+
+    def on_news(self, listener: Callable[[], None]) -> Callable[[], None]:
+        """Call it after every change of what counts, or is wrong; until the answer is called."""
+        self._news.append(listener)
+        return lambda: self._news.remove(listener)
+
+    async def run(self) -> None:
+        """Look again for ever."""
+        while True:
+            await asyncio.sleep(EVERY)
+            self.look()
+
+    def look(self) -> None:
+        """Take over what the file says now, if that can be."""
+        if not self.known and self._absent():
+            return
+        try:
+            text = self._read()
+            if text == self._text and self.problem is None:
+                return
+            found = self._parse(text).after(self.current)
+        except ConfigError as error:
+            if self.problem != str(error):
+                self.problem = str(error)
+                _log.error("the configuration stays as it was", why=self.problem)
+                self._tell()
+            return
+        again = self.problem is not None or not self.known
+        self._text, self.problem, self.known = text, None, True
+        if found != self.current:
+            self.current = found
+            for listener in self._listeners:
+                listener(found)
+            _log.info("the configuration was read anew", pools=len(found.pools))
+            self._tell()
+        elif again:
+            _log.info("the configuration can be read, and has not changed")
+            self._tell()
+
+    def _tell(self) -> None:
+        for listener in tuple(self._news):
+            listener()
+
+    def _absent(self) -> bool:
+        """Whether a file is not there in a folder that is: a wrong path is another fault."""
+        return self._path.parent.is_dir() and not self._path.exists()
+
+    def _read(self) -> str:
+        try:
+            with self._path.open("rb") as file:
+                content = file.read(LARGEST + 1)
+            if len(content) > LARGEST:
+                raise ConfigError(f"--config {self._path} is larger than {LARGEST >> 20} MiB")
+            return content.decode()
+        except OSError as error:
+            raise ConfigError(f"--config {self._path} cannot be read: {error.strerror}") from None
+        except UnicodeDecodeError:
+            raise ConfigError(f"--config {self._path} is not UTF-8 text") from None
+
+    def _parse(self, text: str) -> StorageConfiguration:
+        try:
+            return parse_configuration(text, self._labels)
+        except ConfigError as error:
+            raise ConfigError(
+                f"--config {self._path}: {error}; docs/csi.md shows the format"
+            ) from None

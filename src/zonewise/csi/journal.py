@@ -1,0 +1,400 @@
+"""The journal in one SQLite file, for the embedded backend.
+
+Durable: every change is one transaction in the write-ahead log with ``synchronous=FULL``, so what
+returned is on the disk, and a change is there as a whole or not at all. Look-ups by name and by
+uuid are index searches however many volumes there are. What a pool has promised is a row of its
+own that changes in the transaction of the entry, and the room is judged there, too: a hundred
+controllers cannot promise the same bytes twice.
+
+Several threads and processes may use one file. Threads share a connection under a lock, which is
+held for one small transaction; processes wait for each other inside SQLite, at most
+``BUSY_SECONDS``. A file that stays locked, or a disk that fails, is answered with UNAVAILABLE: the
+change may have happened, and whoever asks again will see.
+
+Who works on an entry is known without leases and clocks: every journal that writes has a number of
+its own, and holds a lock on that byte of a file beside the journal. The kernel drops it when the
+process ends, however it ends, so what a killed controller held is free at once and what a slow one
+holds never is. The locks belong to open files, not to processes: two journals in one process are
+two holders.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sqlite3
+import struct
+import threading
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from zonewise.api.errors import ConfigError
+from zonewise.api.reason import Reason
+from zonewise.storage import (
+    CsiCode,
+    EntryPage,
+    EntryState,
+    Holder,
+    JournalConflict,
+    JournalEntry,
+    Refusal,
+    Reservation,
+    StorageError,
+    Stored,
+    is_uuid,
+)
+from zonewise.storage.placement_reasons import size
+
+BUSY_SECONDS = 5.0
+APPLICATION = 0x5A57_4A31
+VERSION = 1
+HOLDER = "controller-"
+
+_TABLES = """
+CREATE TABLE entries (
+    stored TEXT NOT NULL, uuid TEXT NOT NULL, name TEXT NOT NULL, state TEXT NOT NULL,
+    pool TEXT NOT NULL, bytes INTEGER NOT NULL, source TEXT NOT NULL, revision INTEGER NOT NULL,
+    body BLOB NOT NULL, PRIMARY KEY (stored, uuid)
+) WITHOUT ROWID;
+CREATE UNIQUE INDEX names ON entries (stored, name);
+CREATE INDEX sources ON entries (stored, source, uuid);
+CREATE TABLE pools (name TEXT PRIMARY KEY, promised INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE holders (last INTEGER NOT NULL);
+INSERT INTO holders VALUES (0);
+"""
+_DECODER = msgspec.json.Decoder(JournalEntry)
+_FLOCK = "hhqqi"
+
+
+class SqliteJournal:
+    """A journal in a file, and in a second one, ``.lock``, who is at work."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._number = 0
+        try:
+            self._file = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as error:
+            raise ConfigError(f"journal {path} cannot be used: {error.strerror}") from error
+        try:
+            # Two that make the same file would find it locked in the middle of its making.
+            _lock_byte(self._file, 0)
+            self._database = _opened(path)
+            _unlock_byte(self._file, 0)
+        except BaseException:
+            os.close(self._file)
+            raise
+
+    @property
+    def name(self) -> str:
+        """Who writes here."""
+        with self._lock, _told():
+            return self._holder()
+
+    def find(self, stored: Stored, name: str) -> JournalEntry | None:
+        """The entry with a request's name."""
+        with self._reading() as database:
+            return _one(database, "stored = ? AND name = ?", stored, name)
+
+    def get(self, stored: Stored, uuid: str) -> JournalEntry | None:
+        """The entry of an id."""
+        with self._reading() as database:
+            return _one(database, "stored = ? AND uuid = ?", stored, uuid)
+
+    def draw(self, stored: Stored, name: str) -> str:
+        """A new uuid; all are as good here."""
+        return uuid.uuid4().hex
+
+    def reserve(self, entry: JournalEntry, capacity: int | None) -> Reservation:
+        """Write a new entry if neither name nor uuid are taken and its pool has room."""
+        with self._writing() as database:
+            taken = _one(database, "stored = ? AND name = ?", entry.stored, entry.name) or _one(
+                database, "stored = ? AND uuid = ?", entry.stored, entry.uuid
+            )
+            if taken is not None:
+                return Reservation(None, taken=taken)
+            promised = _promised(database, entry.pool)
+            if capacity is not None and promised + entry.bytes > capacity:
+                return Reservation(None, free=max(0, capacity - promised))
+            made = msgspec.structs.replace(
+                entry, state=EntryState.RESERVED, holder=f"{HOLDER}{self._number}", revision=1
+            )
+            database.execute(
+                "INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (
+                    made.stored.value,
+                    made.uuid,
+                    made.name,
+                    made.state.value,
+                    made.pool,
+                    made.bytes,
+                    made.source,
+                    made.revision,
+                    msgspec.json.encode(made),
+                ),
+            )
+            _promise(database, made.pool, promised + made.bytes)
+        return Reservation(made)
+
+    def change(
+        self, entry: JournalEntry, changed: JournalEntry, capacity: int | None = None
+    ) -> JournalEntry:
+        """Replace an entry that still is as it was read."""
+        fixed = ("stored", "uuid", "name", "pool", "source")
+        assert all(getattr(entry, one) == getattr(changed, one) for one in fixed)
+        made = msgspec.structs.replace(changed, revision=entry.revision + 1)
+        with self._writing() as database:
+            written = database.execute(
+                "UPDATE entries SET state = ?, bytes = ?, revision = ?, body = ?"
+                " WHERE stored = ? AND uuid = ? AND revision = ?",
+                (
+                    made.state.value,
+                    made.bytes,
+                    made.revision,
+                    msgspec.json.encode(made),
+                    entry.stored.value,
+                    entry.uuid,
+                    entry.revision,
+                ),
+            )
+            if not written.rowcount:
+                raise JournalConflict(f"{entry.stored.value} {entry.name} was changed meanwhile")
+            promised = _promised(database, made.pool) + made.bytes - entry.bytes
+            if made.bytes > entry.bytes and capacity is not None and promised > capacity:
+                raise no_room(made, capacity - promised + made.bytes)
+            _promise(database, made.pool, promised)
+        return made
+
+    def forget(self, entry: JournalEntry) -> None:
+        """Remove an entry that still is as it was read; gone already is fine."""
+        with self._writing() as database:
+            gone = database.execute(
+                "DELETE FROM entries WHERE stored = ? AND uuid = ? AND revision = ?",
+                (entry.stored.value, entry.uuid, entry.revision),
+            )
+            if gone.rowcount:
+                _promise(database, entry.pool, _promised(database, entry.pool) - entry.bytes)
+            elif _one(database, "stored = ? AND uuid = ?", entry.stored, entry.uuid) is not None:
+                raise JournalConflict(f"{entry.stored.value} {entry.name} was changed meanwhile")
+
+    def holder(self, entry: JournalEntry) -> Holder:
+        """Who works on an entry."""
+        number = entry.holder.removeprefix(HOLDER)
+        if not entry.holder.startswith(HOLDER) or not number.isdecimal():
+            return Holder.NOBODY
+        with self._lock:
+            if self._number == int(number):
+                return Holder.OURS
+            asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, int(number), 1, 0)
+            answer = fcntl.fcntl(self._file, fcntl.F_OFD_GETLK, asked)
+        free = struct.unpack(_FLOCK, answer)[0] == fcntl.F_UNLCK
+        return Holder.NOBODY if free else Holder.OTHER
+
+    def promised(self) -> Mapping[str, int]:
+        """Bytes promised, by pool."""
+        with self._reading() as database:
+            return dict(database.execute("SELECT name, promised FROM pools ORDER BY name"))
+
+    def page(
+        self,
+        stored: Stored,
+        *,
+        token: str = "",
+        limit: int = 0,
+        source: str = "",
+        states: frozenset[EntryState] = frozenset(EntryState),
+    ) -> EntryPage:
+        """Entries by uuid, after a token; 0 is no limit."""
+        if token and not is_uuid(token):
+            raise bad_token(token)
+        question = "SELECT body FROM entries WHERE stored = ? AND uuid > ?"
+        values: list[str | int] = [stored.value, token]
+        if source:
+            question += " AND source = ?"
+            values.append(source)
+        if states != frozenset(EntryState):
+            question += f" AND state IN ({', '.join('?' * len(states))})"
+            values += sorted(state.value for state in states)
+        question += " ORDER BY uuid LIMIT ?"
+        with self._reading() as database:
+            rows = database.execute(question, (*values, limit + 1 if limit else -1)).fetchall()
+        entries = tuple(_DECODER.decode(body) for (body,) in rows)
+        if limit and len(entries) > limit:
+            return EntryPage(entries[:limit], entries[limit - 1].uuid)
+        return EntryPage(entries)
+
+    def close(self) -> None:
+        """Nobody works on anything in this one's name any more."""
+        with self._lock:
+            self._database.close()
+            if self._file >= 0:
+                os.close(self._file)
+                self._file = -1
+
+    def _holder(self) -> str:
+        """This one's name; its number is drawn once, and locked before anybody can read it."""
+        if not self._number:
+            with _transaction(self._database) as database:
+                database.execute("UPDATE holders SET last = last + 1")
+                ((number,),) = database.execute("SELECT last FROM holders")
+                _lock_byte(self._file, number)
+            self._number = number
+        return f"{HOLDER}{self._number}"
+
+    @contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        with self._lock, _told():
+            yield self._database
+
+    @contextmanager
+    def _writing(self) -> Iterator[sqlite3.Connection]:
+        with self._lock, _told():
+            self._holder()
+            with _transaction(self._database) as database:
+                yield database
+
+
+@contextmanager
+def _transaction(database: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
+    """All of it, or nothing."""
+    database.execute("BEGIN IMMEDIATE")
+    try:
+        yield database
+        database.execute("COMMIT")
+    finally:
+        if database.in_transaction:
+            database.execute("ROLLBACK")
+
+
+def _lock_byte(file: int, place: int) -> None:
+    """Waits only for byte 0, which is held while a journal is opened; all others are one's own."""
+    wanted = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, place, 1, 0)
+    fcntl.fcntl(file, fcntl.F_OFD_SETLKW, wanted)
+
+
+def _unlock_byte(file: int, place: int) -> None:
+    fcntl.fcntl(
+        file, fcntl.F_OFD_SETLK, struct.pack(_FLOCK, fcntl.F_UNLCK, os.SEEK_SET, place, 1, 0)
+    )
+
+
+def _opened(path: Path) -> sqlite3.Connection:
+    try:
+        database = sqlite3.connect(
+            path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
+        )
+    except sqlite3.Error as error:
+        raise ConfigError(f"journal {path} cannot be opened: {error}") from error
+    try:
+        database.execute("PRAGMA journal_mode = WAL")
+        database.execute("PRAGMA synchronous = FULL")
+        with _transaction(database):
+            _lay_out(database, path)
+        _sync(path.parent)
+    except (sqlite3.Error, OSError) as error:
+        database.close()
+        raise ConfigError(f"journal {path} cannot be used: {error}") from error
+    except ConfigError:
+        database.close()
+        raise
+    return database
+
+
+def _lay_out(database: sqlite3.Connection, path: Path) -> None:
+    """Make the tables of a new file, or see that they are ours."""
+    ((application,),) = database.execute("PRAGMA application_id")
+    ((version,),) = database.execute("PRAGMA user_version")
+    ((tables,),) = database.execute("SELECT count(*) FROM sqlite_schema")
+    if not tables:
+        for statement in _TABLES.split(";"):
+            database.execute(statement)
+        database.execute(f"PRAGMA application_id = {APPLICATION}")
+        database.execute(f"PRAGMA user_version = {VERSION}")
+    elif (application, version) != (APPLICATION, VERSION):
+        raise ConfigError(
+            f"journal {path} was not made by this version: it is of application"
+            f" {application:#x}, version {version}"
+        )
+
+
+def _sync(folder: Path) -> None:
+    """The names of new files are on the disk."""
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
+
+
+def _one(
+    database: sqlite3.Connection, where: str, stored: Stored, value: str
+) -> JournalEntry | None:
+    question = f"SELECT body FROM entries WHERE {where}"  # noqa: S608 - our own words
+    row = database.execute(question, (stored.value, value)).fetchone()
+    return None if row is None else _DECODER.decode(row[0])
+
+
+def _promised(database: sqlite3.Connection, pool: str) -> int:
+    row = database.execute("SELECT promised FROM pools WHERE name = ?", (pool,)).fetchone()
+    return 0 if row is None else int(row[0])
+
+
+def _promise(database: sqlite3.Connection, pool: str, promised: int) -> None:
+    if promised:
+        database.execute("INSERT OR REPLACE INTO pools VALUES (?, ?)", (pool, promised))
+    else:
+        database.execute("DELETE FROM pools WHERE name = ?", (pool,))
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """SQLite's errors in the words of the protocol."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise StorageError(
+            Refusal(
+                CsiCode.UNAVAILABLE,
+                Reason(
+                    code="JournalUnavailable",
+                    message=f"the journal cannot be used now: {error}",
+                    fix="Ask again; if it stays so, look at the disk of the data folder.",
+                ),
+            )
+        ) from error
+
+
+def bad_token(token: str) -> StorageError:
+    """A page that begins nowhere."""
+    return StorageError(
+        Refusal(
+            CsiCode.ABORTED,
+            Reason(
+                code="BadToken",
+                message=f"no page begins at {token[:64]!r}",
+                fix="Begin the list anew, without a token.",
+            ),
+        )
+    )
+
+
+def no_room(entry: JournalEntry, free: int) -> StorageError:
+    """More is wanted than its pool has."""
+    return StorageError(
+        Refusal(
+            CsiCode.RESOURCE_EXHAUSTED,
+            Reason(
+                code="PoolFull",
+                message=f"pool {entry.pool} has room for {size(max(0, free))}"
+                f" of {entry.stored.value} {entry.name}, {size(entry.bytes)} are wanted",
+                object=f"Pool/{entry.pool}",
+                numbers={"bytes": entry.bytes, "free": max(0, free)},
+                fix="Delete volumes there, or enlarge the pool.",
+            ),
+        )
+    )

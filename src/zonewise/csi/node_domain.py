@@ -1,0 +1,90 @@
+"""Where this node is: told on the command line, or read from its labels.
+
+Labels are followed by a watch of the one Node. As long as one of them is missing the domain is not
+known: that is told (Probe is not ready, NodeGetInfo is UNAVAILABLE), never guessed, and nothing
+crashes; when the label comes, or changes, the next question is answered with it.
+"""
+
+from __future__ import annotations
+
+from zonewise.api.objects.core import Node
+from zonewise.csi.status import Code, CsiError
+from zonewise.runtime.cache.cache import Cache
+from zonewise.runtime.cache.store import Store
+from zonewise.runtime.client.client import Client
+from zonewise.runtime.process.logs import logger
+from zonewise.storage.domains import DomainLabels, value_fault
+
+_log = logger("csi")
+
+
+class FixedDomain:
+    """A domain that was given."""
+
+    def __init__(self, segments: dict[str, str]) -> None:
+        self._segments = segments
+
+    def segments(self) -> dict[str, str]:
+        """Short label names to values."""
+        return dict(self._segments)
+
+    def problem(self) -> str | None:
+        """It is always known."""
+        return None
+
+
+class StoredDomain:
+    """The domain of a Node's labels, as a store has them."""
+
+    def __init__(self, nodes: Store[Node], node: str, labels: DomainLabels) -> None:
+        self._nodes = nodes
+        self._node = node
+        self._labels = labels
+
+    def segments(self) -> dict[str, str]:
+        """Short label names to values, as the labels are now."""
+        problem = self.problem()
+        if problem is not None:
+            raise CsiError(Code.UNAVAILABLE, problem)
+        return self._labels.of_node(self._found() or {})
+
+    def problem(self) -> str | None:
+        """What is missing; None if nothing is."""
+        found = self._found()
+        if found is None:
+            return f"waiting for Node {self._node}: the API server has not shown it yet"
+        missing = self._labels.missing(found)
+        if missing:
+            return f"waiting for label {', '.join(missing)} on Node {self._node}"
+        for name, value in self._labels.of_node(found).items():
+            if fault := value_fault(value):
+                return f"label {name} of Node {self._node} {fault}"
+        return None
+
+    def _found(self) -> dict[str, str] | None:
+        node = self._nodes.get(("", self._node))
+        return None if node is None else dict(node.metadata.labels or {})
+
+
+class LabelledDomain(StoredDomain):
+    """The same for one Node of a cluster, which ``run`` follows."""
+
+    def __init__(self, client: Client, node: str, labels: DomainLabels) -> None:
+        self._cache = Cache(client)
+        self._told: str | None = ""
+        store = self._cache.store(Node, field_selector=f"metadata.name={node}")
+        super().__init__(store, node, labels)
+
+    async def run(self) -> None:
+        """Follow the Node for ever."""
+        self._nodes.on_change(lambda *_: self._tell())
+        await self._cache.run()
+
+    def _tell(self) -> None:
+        problem = self.problem()
+        if problem != self._told:
+            self._told = problem
+            if problem is not None:
+                _log.warning(problem)
+            else:
+                _log.info("this node's domain is known", domain=self.segments())

@@ -1,0 +1,10 @@
+"""What goes between Kubernetes and a CSI driver: claims, sizes, free room and snapshots.
+
+Works on any API server through ``runtime``'s client, and with any driver through a ``CsiClient``.
+On a real cluster the official sidecars do this work; ``zonewise install --csi`` prints them.
+"""
+
+from zonewise.csi.provisioner.options import TopologyOptions
+from zonewise.csi.provisioner.program import DriverLoops
+
+__all__ = ["DriverLoops", "TopologyOptions"]

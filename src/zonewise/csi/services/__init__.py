@@ -1,0 +1,1 @@
+"""The services of CSI as blocking functions: a request in, an answer or a ``CsiError`` out."""

@@ -1,0 +1,55 @@
+"""The Identity service: who the driver is, and whether it can work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from google.protobuf.wrappers_pb2 import BoolValue
+
+from zonewise.csi.protocol import csi_pb2 as csi
+from zonewise.csi.services.plugin import Plugin
+from zonewise.csi.transport import methods
+from zonewise.csi.transport.methods import ServedMethod, bind
+
+_Service = csi.PluginCapability.Service
+_Expansion = csi.PluginCapability.VolumeExpansion
+
+
+class IdentityService:
+    """Answers for a driver; ``problem`` says why it cannot work now, if it cannot."""
+
+    def __init__(self, plugin: Plugin, problem: Callable[[], str | None]) -> None:
+        self._plugin = plugin
+        self._problem = problem
+
+    def bindings(self) -> list[ServedMethod]:
+        """The calls of this service."""
+        return [
+            bind(methods.GET_PLUGIN_INFO, self.info),
+            bind(methods.GET_PLUGIN_CAPABILITIES, self.capabilities),
+            bind(methods.PROBE, self.probe),
+        ]
+
+    def info(self, _request: csi.GetPluginInfoRequest) -> csi.GetPluginInfoResponse:
+        """Name and version."""
+        return csi.GetPluginInfoResponse(
+            name=self._plugin.name, vendor_version=self._plugin.version
+        )
+
+    def capabilities(
+        self, _request: csi.GetPluginCapabilitiesRequest
+    ) -> csi.GetPluginCapabilitiesResponse:
+        """Topology only where domain labels are: without, every claim would wait for a domain."""
+        services = [_Service.CONTROLLER_SERVICE]
+        if self._plugin.labels.labels:
+            services += [
+                _Service.VOLUME_ACCESSIBILITY_CONSTRAINTS,
+                _Service.SNAPSHOT_ACCESSIBILITY_CONSTRAINTS,
+            ]
+        found = [csi.PluginCapability(service=_Service(type=one)) for one in services]
+        found.append(csi.PluginCapability(volume_expansion=_Expansion(type=_Expansion.ONLINE)))
+        return csi.GetPluginCapabilitiesResponse(capabilities=found)
+
+    def probe(self, _request: csi.ProbeRequest) -> csi.ProbeResponse:
+        """Not ready is an answer, no error: the one who asks waits, and restarts nobody."""
+        return csi.ProbeResponse(ready=BoolValue(value=self._problem() is None))

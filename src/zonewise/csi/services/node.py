@@ -1,0 +1,298 @@
+"""The Node service: volumes at the paths of this machine.
+
+A volume must be in the journal to be staged, published, measured or grown; taking it away again
+works without, because what is unknown must be unmountable. One call per volume at a time. Staging
+also excludes copies of the image, so that a copy never starts unmounted and ends mounted, and other
+nodes that unstage it: on one machine they would take a device away that has just been attached.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+from zonewise.csi.backends.contract import BLOCK, FOLDER, ExclusiveNode, NodeBackend, Wanted
+from zonewise.csi.protocol import csi_pb2 as csi
+from zonewise.csi.services import requests
+from zonewise.csi.services.plugin import NodeDomain, Plugin
+from zonewise.csi.services.steps import mount_lock, name_lock
+from zonewise.csi.status import invalid, precondition
+from zonewise.csi.transport import methods
+from zonewise.csi.transport.methods import ServedMethod, bind
+from zonewise.runtime.process.logs import logger
+from zonewise.storage.identifiers import Stored, parse_id
+from zonewise.storage.journal import JournalEntry
+from zonewise.storage.takeover import named_domains, takeover_labels
+from zonewise.storage.takeover.fencing import FenceStep, VolumeHolder, before_staging
+
+_Rpc = csi.NodeServiceCapability.RPC
+_Unit = csi.VolumeUsage
+CAPABILITIES = (
+    _Rpc.STAGE_UNSTAGE_VOLUME,
+    _Rpc.GET_VOLUME_STATS,
+    _Rpc.EXPAND_VOLUME,
+    _Rpc.SINGLE_NODE_MULTI_WRITER,
+)
+
+PATH_LIMIT = 4096
+PART_LIMIT = 255
+"""What Linux takes."""
+
+_log = logger("csi")
+
+
+class NodeService:
+    """Volumes on one node; ``advertise`` tells also the domains that it stands in for."""
+
+    def __init__(
+        self,
+        plugin: Plugin,
+        backend: NodeBackend,
+        *,
+        node_id: str,
+        domain: NodeDomain,
+        advertise: bool = False,
+    ) -> None:
+        self._plugin = plugin
+        self._backend = backend
+        self._node_id = node_id
+        self._domain = domain
+        self._advertise = advertise
+
+    def bindings(self) -> list[ServedMethod]:
+        """The calls of this service."""
+        return [
+            bind(methods.NODE_STAGE_VOLUME, self.stage),
+            bind(methods.NODE_UNSTAGE_VOLUME, self.unstage),
+            bind(methods.NODE_PUBLISH_VOLUME, self.publish),
+            bind(methods.NODE_UNPUBLISH_VOLUME, self.unpublish),
+            bind(methods.NODE_GET_VOLUME_STATS, self.stats),
+            bind(methods.NODE_EXPAND_VOLUME, self.expand),
+            bind(methods.NODE_GET_CAPABILITIES, self.capabilities),
+            bind(methods.NODE_GET_INFO, self.info),
+        ]
+
+    def capabilities(
+        self, _request: csi.NodeGetCapabilitiesRequest
+    ) -> csi.NodeGetCapabilitiesResponse:
+        """What the node can do."""
+        return csi.NodeGetCapabilitiesResponse(
+            capabilities=[csi.NodeServiceCapability(rpc=_Rpc(type=one)) for one in CAPABILITIES]
+        )
+
+    def info(self, _request: csi.NodeGetInfoRequest) -> csi.NodeGetInfoResponse:
+        """Which node this is and where; never a wrong domain, so UNAVAILABLE until it is known."""
+        labels = self._plugin.labels
+        topology = None
+        if labels.labels:
+            segments = self._domain.segments()
+            told = labels.keyed(segments)
+            if self._advertise:
+                told |= self._stands_in_for(segments)
+            topology = csi.Topology(segments=told)
+        return csi.NodeGetInfoResponse(node_id=self._node_id, accessible_topology=topology)
+
+    def _stands_in_for(self, segments: dict[str, str]) -> dict[str, str]:
+        """Keys of the domains that are taken over by this node's, of one state of the file."""
+        configuration = self._plugin.configuration()
+        pools = [
+            *configuration.pools,
+            *(p for one in configuration.pool_sets.values() for p in one),
+        ]
+        return takeover_labels(
+            segments,
+            configuration.takeover,
+            [
+                *(pool.segments for pool in pools if pool.segments),
+                *named_domains(configuration.takeover, self._plugin.labels),
+            ],
+            self._plugin.labels,
+        )
+
+    def stage(self, request: csi.NodeStageVolumeRequest) -> csi.NodeStageVolumeResponse:
+        """Mount once per node."""
+        staging = _path(request.staging_target_path, "staging_target_path")
+        entry = self._usable(request.volume_id, request, "volume_capability")
+        with ExitStack() as held:
+            locks = self._plugin.locks
+            held.enter_context(locks.held(name_lock(Stored.VOLUME, entry.name), shared=True))
+            held.enter_context(locks.held(mount_lock(entry)))
+            held.enter_context(locks.held(self._key(request.volume_id)))
+            wanted = replace(
+                requests.wanted(request.volume_capability, entry, readonly=False),
+                near=self._near(),
+            )
+            self._take(entry, staging, wanted)
+            self._backend.stage(entry, staging, wanted)
+        return csi.NodeStageVolumeResponse()
+
+    def _take(self, entry: JournalEntry, staging: Path, wanted: Wanted) -> None:
+        """Have a volume to ourselves: refused while another node has it, unless that is dead."""
+        backend = self._backend
+        if not isinstance(backend, ExclusiveNode) or _shared(entry, wanted):
+            return
+        labels = self._plugin.labels
+        here = VolumeHolder(self._node_id, labels.ordered(self._place()))
+        decision = before_staging(
+            requests.id_of(entry),
+            backend.holder(entry, staging),
+            here,
+            labels.ordered(entry.segments),
+            self._plugin.configuration().takeover,
+        )
+        if decision.step is FenceStep.REFUSE:
+            raise precondition(str(decision.reason))
+        if decision.step is FenceStep.FENCE:
+            _log.warning(str(decision.reason), reason=decision.reason.code)
+            backend.fence(entry)
+        backend.hold(entry, here)
+
+    def unstage(self, request: csi.NodeUnstageVolumeRequest) -> csi.NodeUnstageVolumeResponse:
+        """Unmount; unknown is fine."""
+        if not request.volume_id:
+            raise invalid("volume_id is missing")
+        staging = _path(request.staging_target_path, "staging_target_path")
+        known = parse_id(request.volume_id, Stored.VOLUME)
+        locks = self._plugin.locks
+        with ExitStack() as held:
+            held.enter_context(locks.held(self._key(request.volume_id)))
+            entry = self._plugin.entry(request.volume_id, Stored.VOLUME)
+            if entry is not None:
+                held.enter_context(locks.held(mount_lock(entry), shared=True))
+            backend = self._backend
+            if entry is None or not isinstance(backend, ExclusiveNode):
+                backend.unstage(known.uuid if known is not None else "", staging)
+            elif self._lost(backend, entry, staging):
+                backend.leave(entry, staging)
+            else:
+                backend.unstage(entry.uuid, staging)
+                backend.release(entry, self._node_id)
+        return csi.NodeUnstageVolumeResponse()
+
+    def _place(self) -> dict[str, str]:
+        """Where this node is; nothing as long as that is not known."""
+        return self._domain.segments() if self._domain.problem() is None else {}
+
+    def _near(self) -> dict[str, str]:
+        """Where volumes are best read from, if a cluster of the configuration cares."""
+        if not any(one.read_affinity for one in self._plugin.configuration().clusters):
+            return {}
+        return self._plugin.labels.ordered(self._place())
+
+    def _lost(self, backend: ExclusiveNode, entry: JournalEntry, staging: Path) -> bool:
+        """Whether another node took the volume from us meanwhile."""
+        found = backend.holder(entry, staging)
+        return found is not None and found.node not in ("", self._node_id)
+
+    def publish(self, request: csi.NodePublishVolumeRequest) -> csi.NodePublishVolumeResponse:
+        """Show it to one pod."""
+        target = _path(request.target_path, "target_path")
+        entry = self._usable(request.volume_id, request, "volume_capability")
+        if not request.staging_target_path:
+            raise precondition("staging_target_path is missing; the volume must be staged first")
+        staging = _path(request.staging_target_path, "staging_target_path")
+        wanted = requests.wanted(request.volume_capability, entry, readonly=request.readonly)
+        with self._plugin.locks.held(self._key(request.volume_id)):
+            backend = self._backend
+            if (
+                entry.access == BLOCK
+                and isinstance(backend, ExclusiveNode)
+                and not _shared(entry, wanted)
+                and self._lost(backend, entry, staging)
+            ):
+                # On one machine the device that is there may be the other node's.
+                raise precondition("another node took the volume; it is not staged here any more")
+            backend.publish(entry, staging, target, wanted)
+        return csi.NodePublishVolumeResponse()
+
+    def unpublish(self, request: csi.NodeUnpublishVolumeRequest) -> csi.NodeUnpublishVolumeResponse:
+        """Take it away and remove the path; unknown is fine."""
+        if not request.volume_id:
+            raise invalid("volume_id is missing")
+        target = _path(request.target_path, "target_path")
+        with self._plugin.locks.held(self._key(request.volume_id)):
+            self._backend.unpublish(target)
+        return csi.NodeUnpublishVolumeResponse()
+
+    def stats(self, request: csi.NodeGetVolumeStatsRequest) -> csi.NodeGetVolumeStatsResponse:
+        """How full it is."""
+        if not request.volume_id:
+            raise invalid("volume_id is missing")
+        if not request.volume_path:
+            raise invalid("volume_path is missing")
+        entry = self._plugin.existing(request.volume_id, Stored.VOLUME)
+        path = _readable(request.volume_path, "volume_path")
+        found = self._backend.usage(entry, path)
+        usage = [
+            csi.VolumeUsage(
+                total=found.total, used=found.used, available=found.available, unit=_Unit.BYTES
+            )
+        ]
+        if entry.access == BLOCK:
+            usage = [csi.VolumeUsage(total=found.total, unit=_Unit.BYTES)]
+        if found.inodes is not None:
+            total, used, available = found.inodes
+            usage.append(
+                csi.VolumeUsage(total=total, used=used, available=available, unit=_Unit.INODES)
+            )
+        return csi.NodeGetVolumeStatsResponse(usage=usage)
+
+    def expand(self, request: csi.NodeExpandVolumeRequest) -> csi.NodeExpandVolumeResponse:
+        """Let device and file system follow what the controller did."""
+        if not request.volume_id:
+            raise invalid("volume_id is missing")
+        if not request.volume_path:
+            raise invalid("volume_path is missing")
+        entry = self._plugin.existing(request.volume_id, Stored.VOLUME)
+        path = _readable(request.volume_path, "volume_path")
+        required = requests.sizes(request.capacity_range).required
+        if required > entry.bytes:
+            raise precondition(
+                f"{required} bytes were asked for and the controller made it {entry.bytes}"
+            )
+        with self._plugin.locks.held(self._key(request.volume_id)):
+            self._backend.expand(entry, path)
+        return csi.NodeExpandVolumeResponse(capacity_bytes=entry.bytes)
+
+    def _usable(
+        self,
+        id: str,
+        request: csi.NodeStageVolumeRequest | csi.NodePublishVolumeRequest,
+        field: str,
+    ) -> JournalEntry:
+        if not id:
+            raise invalid("volume_id is missing")
+        if not request.HasField("volume_capability"):
+            raise invalid(f"{field} is missing")
+        entry = self._plugin.existing(id, Stored.VOLUME)
+        reason = requests.mismatch([request.volume_capability], entry)
+        if reason:
+            raise invalid(reason)
+        return entry
+
+    def _key(self, id: str) -> str:
+        return f"paths of {id} on {self._node_id}"
+
+
+def _shared(entry: JournalEntry, wanted: Wanted) -> bool:
+    """Whether several nodes may use it at the same time."""
+    return entry.access == FOLDER or (wanted.shared and wanted.readonly)
+
+
+def _path(text: str, field: str) -> Path:
+    if not text:
+        raise invalid(f"{field} is missing")
+    if not text.startswith("/"):
+        raise invalid(f"{field} is no absolute path")
+    return _readable(text, field)
+
+
+def _readable(text: str, field: str) -> Path:
+    if "\0" in text:
+        raise invalid(f"{field} has a character that cannot be in a path")
+    if len(text.encode()) >= PATH_LIMIT or any(
+        len(part.encode()) > PART_LIMIT for part in text.split("/")
+    ):
+        raise invalid(f"{field} is longer than a path can be")
+    return Path(text)

@@ -1,0 +1,15 @@
+"""Takeover on a cluster: labels on nodes, pods that make way, a status that people read."""
+
+from zonewise.csi.takeover.controller import TakeoverController
+from zonewise.csi.takeover.source import FollowedConfiguration, TakeoverSource
+from zonewise.csi.takeover.status import CONFIG, KEY, STATUS, TakeoverStatus
+
+__all__ = [
+    "CONFIG",
+    "KEY",
+    "STATUS",
+    "FollowedConfiguration",
+    "TakeoverController",
+    "TakeoverSource",
+    "TakeoverStatus",
+]

@@ -1,0 +1,123 @@
+"""One call, whichever transport brought it: number, log line, deadline, and how it fails.
+
+The services are plain blocking functions. ``Calls`` runs each in a worker (a thread, or inline
+where time is virtual and threads would let it run ahead), so a slow disk never holds up the others.
+The number of workers bounds what is done at once; what waits beyond its deadline never starts.
+
+A caller that goes away does not stop a call that has begun: half a copy would be left behind.
+The work runs to its end, its lock held meanwhile, and the same request repeated is answered by
+ABORTED until then and by the result afterwards.
+
+Every line written during a call carries its number (``call``), from the services and the backend
+too. Secrets are not in these lines: see ``redaction``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Protocol, TypeVar
+
+from google.protobuf.message import Message
+from structlog.contextvars import bound_contextvars
+
+from zonewise.csi.status import Code, CsiError
+from zonewise.csi.transport.methods import Answered, Asked, Method, ServedMethod
+from zonewise.csi.transport.redaction import redacted
+from zonewise.runtime.process.logs import logger
+from zonewise.storage.errors import StorageError
+
+T = TypeVar("T")
+
+_log = logger("csi")
+
+
+class CallWorker(Protocol):
+    """Runs a blocking function without holding up the event loop, or says that it may."""
+
+    def __call__(self, work: Callable[[], T]) -> Awaitable[T]: ...
+
+
+async def inline(work: Callable[[], T]) -> T:
+    """Run it here and now: for virtual time."""
+    return work()
+
+
+class Calls:
+    """The calls a driver answers."""
+
+    def __init__(self, bindings: Iterable[ServedMethod], *, worker: CallWorker) -> None:
+        self.bindings = {binding.method.path: binding for binding in bindings}
+        self._worker = worker
+        self._numbers = itertools.count(1)
+        self._underway: set[asyncio.Task[Message]] = set()
+
+    async def call(
+        self, method: Method[Asked, Answered], request: Asked, *, timeout: float | None = None
+    ) -> Answered:
+        """Answer a request, or raise a ``CsiError``."""
+        number = f"{os.getpid():x}-{next(self._numbers):x}"
+        loop = asyncio.get_running_loop()
+        deadline = None if timeout is None else loop.time() + timeout
+        with bound_contextvars(call=number, method=method.name):
+            task = asyncio.create_task(self._answer(method, request, deadline))
+            self._underway.add(task)
+            task.add_done_callback(self._underway.discard)
+            answer = await asyncio.shield(task)
+        assert isinstance(answer, method.answered)
+        return answer
+
+    async def finish(self) -> None:
+        """Wait for what has begun; the caller of this has stopped new calls from coming."""
+        while self._underway:
+            await asyncio.wait(self._underway)
+
+    async def _answer(
+        self, method: Method[Asked, Answered], request: Asked, deadline: float | None
+    ) -> Message:
+        binding = self.bindings.get(method.path)
+        say = _log.debug if method.quiet else _log.info
+        began = time.perf_counter()
+        try:
+            if binding is None:
+                raise CsiError(Code.UNIMPLEMENTED, f"{method.name} is not served here")
+            if _log.detailed:
+                _log.debug("asked", request=redacted(request))
+            serve, loop = binding.serve, asyncio.get_running_loop()
+
+            def work() -> Message:
+                if deadline is not None and loop.time() > deadline:
+                    raise CsiError(
+                        Code.DEADLINE_EXCEEDED, "the deadline passed before a worker was free"
+                    )
+                return serve(request)
+
+            answer = await self._worker(work)
+        except StorageError as refused:
+            error = CsiError(Code[refused.code.name], str(refused))
+            say("refused", code=error.code.name, why=error.message, **_about(request))
+            raise error from refused
+        except CsiError as error:
+            say("refused", code=error.code.name, why=error.message, **_about(request))
+            raise
+        except Exception as error:
+            _log.exception("a call failed by a fault of ours", **_about(request))
+            raise CsiError(
+                Code.INTERNAL, f"{method.name} failed: {type(error).__name__}; see the driver's log"
+            ) from error
+        say("answered", ms=round((time.perf_counter() - began) * 1000, 1), **_about(request))
+        if _log.detailed:
+            _log.debug("answer", answer=redacted(answer))
+        return answer
+
+
+def _about(request: Message) -> dict[str, object]:
+    """What a person looks for in a log: the name or id of the volume or snapshot."""
+    return {
+        field.name: value
+        for field, value in request.ListFields()
+        if field.name in ("name", "volume_id", "snapshot_id", "source_volume_id", "target_path")
+    }

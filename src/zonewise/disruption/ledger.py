@@ -1,0 +1,109 @@
+"""The ledger: which pods were granted to somebody and may still be there.
+
+One object per namespace, because all budgets of a pod are in its namespace: one compare-and-swap
+covers them all, and either every budget is charged or none. A grant is keyed by uid, so that a
+StatefulSet's next pod of the same name is another one.
+
+A grant counts while its pod is there and not leaving. It is kept longer, ``GRANT_SECONDS`` after it
+was made: a reader whose cache is older still sees the pod as healthy, and must find the grant. No
+request to the API server lives that long, so a pod that is there afterwards was not deleted, and
+counts as healthy again.
+
+``judged`` has, for each budget, the version of the object that the last grant was judged by.
+Whoever has an older one must not grant: the baseline in it may be of another time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from zonewise.api.errors import ParseError
+from zonewise.api.objects.budgets import DisruptionLedger, DisruptionLedgerSpec, Grant
+from zonewise.api.objects.pod import Pod
+from zonewise.api.values import times
+from zonewise.disruption.budget import Budget
+
+GRANT_SECONDS = 120.0
+GRANTS_LIMIT = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """The grants of a namespace by uid (or by name, where a dump has no uids)."""
+
+    grants: Mapping[str, Grant] = field(default_factory=dict)
+    judged: Mapping[str, str] = field(default_factory=dict)
+    version: str = ""
+
+    def live(self, pod: Pod, now: float) -> bool:
+        """Whether a pod was granted and its deletion may still come."""
+        grant = self.grants.get(pod.metadata.uid or pod.metadata.name)
+        return grant is not None and made(grant) + GRANT_SECONDS >= now
+
+    def with_grants(self, pods: Iterable[Pod], budgets: Iterable[Budget], now: float) -> Ledger:
+        """The ledger with more grants, less those that are over."""
+        text = times.format_time(times.from_epoch(now))
+        kept = {key: one for key, one in self.grants.items() if made(one) + GRANT_SECONDS >= now}
+        for pod in pods:
+            kept[pod.metadata.uid] = Grant(uid=pod.metadata.uid, pod=pod.metadata.name, time=text)
+        seen = {f"{budget.kind}/{budget.name}": budget.version for budget in budgets}
+        newer = {
+            name: version
+            for name, version in seen.items()
+            if order(version) > order(self.judged.get(name, ""))
+        }
+        return Ledger(kept, {**self.judged, **newer}, self.version)
+
+    def behind(self, budget: Budget) -> bool:
+        """Whether somebody granted by a newer version of a budget than this one."""
+        known = self.judged.get(f"{budget.kind}/{budget.name}", "")
+        return order(known) > order(budget.version)
+
+    def object(self) -> DisruptionLedgerSpec:
+        """What is created."""
+        return DisruptionLedgerSpec(
+            grants=tuple(one for _, one in sorted(self.grants.items())), judged=dict(self.judged)
+        )
+
+    def spec(self) -> dict[str, Any]:
+        """What is written, in an order that depends on nothing."""
+        return {
+            "grants": [
+                {"uid": one.uid, "pod": one.pod, "time": one.time}
+                for _, one in sorted(self.grants.items())
+            ],
+            "judged": dict(sorted(self.judged.items())),
+        }
+
+
+def ledger_of(item: DisruptionLedger | None) -> Ledger:
+    """Read a ledger; none has no grants."""
+    if item is None:
+        return Ledger()
+    return Ledger(
+        {one.uid or one.pod: one for one in item.spec.grants},
+        dict(item.spec.judged),
+        item.metadata.resource_version,
+    )
+
+
+def made(grant: Grant) -> float:
+    """When a grant was made; one that does not say so is over."""
+    return _moment(grant.time)
+
+
+@lru_cache(maxsize=1024)
+def _moment(text: str) -> float:
+    """Grants of a second share it, and every verdict asks about all of them."""
+    try:
+        return times.parse(text).timestamp()
+    except ParseError:
+        return float("-inf")
+
+
+def order(version: str) -> int:
+    """A resource version as the number it is."""
+    return int(version) if version.isascii() and version.isdigit() else 0

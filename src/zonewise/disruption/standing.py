@@ -1,0 +1,282 @@
+"""How a budget stands: what is expected, healthy and allowed in each of its domains.
+
+The rules, in the order they are applied; d is a domain, sums are over all of them, guarded or not,
+with the pods that are elsewhere as one more.
+
+1.  R is what the owners of the pods ask for. E is the remembered baseline; if there is none it is
+    what is present.
+2.  Domains are those of the nodes on which the pods could run, those with present pods, and those
+    with E > 0.
+3.  E is fitted to R (``baseline.fitted``).
+4.  surplus = max(0, Σ present - R); expected_d = max(E_d, present_d - surplus). A pod too many may
+    go from any domain that has more than its baseline, but a domain that took in pods of another
+    one keeps them until the workload has settled.
+5.  desired_d is expected_d less ``maxUnavailable``, or ``minAvailable``; percentages are of
+    expected_d, rounded up. allowed_d = max(0, healthy_d - desired_d).
+6.  (Settling is the controller's: ``baseline.settled``.)
+7.  A domain in which nothing may be unavailable is closed to updates, too: see ``verdict``.
+8.  DaemonSets expect a pod on every eligible node, and remember nothing.
+
+What is granted but not yet gone is not healthy. ``Exclusive`` budgets allow nothing in a domain
+while another one lacks a healthy pod. Grants are laid over the count (``less``), because they
+change with every decision and the count only with the cluster.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from zonewise.api.reason import Reason
+from zonewise.disruption import baseline as baselines
+from zonewise.disruption.budget import Budget
+from zonewise.disruption.domain_counts import DomainCounts
+from zonewise.disruption.grouping import ELSEWHERE, WHOLE
+from zonewise.disruption.owners import DAEMON_SET, Owners, Reference, ScaleOwner
+from zonewise.topology import need_of
+
+UNKNOWN_SCALE = "UnknownScale"
+NO_PODS = "NoPods"
+SUFFICIENT = "SufficientPods"
+INSUFFICIENT = "InsufficientPods"
+
+
+@dataclass(frozen=True, slots=True)
+class Domain:
+    """The numbers of one domain; ``ready`` and ``outdated`` are before grants."""
+
+    name: str
+    guarded: bool
+    present: int
+    baseline: int
+    expected: int
+    desired: int
+    ready: int
+    outdated: int
+    """Ready pods of an old revision."""
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """Pods of a domain that may go and are still there."""
+
+    ready: int = 0
+    outdated: int = 0
+
+
+NONE_GRANTED = Granted()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetStanding:
+    """A budget's numbers by domain; ``replicas`` is None if an owner's scale is not known."""
+
+    budget: Budget
+    replicas: int | None
+    domains: Mapping[str, Domain]
+    trouble: Reason | None = None
+    """Why nothing is allowed, whatever the numbers."""
+    granted: Mapping[str, Granted] = field(default_factory=dict)
+    asked: int = 0
+    """What owners other than DaemonSets ask for, as far as they are known."""
+    remembers: bool = True
+    """Whether the baseline means anything: that of DaemonSets does not."""
+
+    def less(self, granted: Mapping[str, Granted]) -> BudgetStanding:
+        """The same with these grants, by domain."""
+        return replace(self, granted=granted)
+
+    def healthy(self, name: str) -> int:
+        """Present and Ready pods that were not granted to anybody."""
+        return self.domains[name].ready - self.granted.get(name, NONE_GRANTED).ready
+
+    def outdated(self, name: str) -> int:
+        """Those of them that are of an old revision."""
+        return self.domains[name].outdated - self.granted.get(name, NONE_GRANTED).outdated
+
+    def allowed(self, name: str) -> int | None:
+        """How many more healthy pods may go; None where nothing is guarded."""
+        domain = self.domains[name]
+        if not domain.guarded:
+            return None
+        if self.trouble is not None or self.disturbed_elsewhere(name) is not None:
+            return 0
+        return max(0, self.healthy(name) - domain.desired)
+
+    def disturbed_elsewhere(self, name: str) -> str | None:
+        """Another domain that lacks a healthy pod, if that matters to this budget."""
+        if not self.budget.exclusive:
+            return None
+        return next(
+            (
+                other
+                for other, domain in self.domains.items()
+                if other != name and self.healthy(other) < domain.expected
+            ),
+            None,
+        )
+
+    def settled(self, domain_counts: DomainCounts) -> dict[str, int]:
+        """The baseline that agrees with what is there (rule 6)."""
+        known = self.budget.baseline or {}
+        return baselines.settled(self.asked, known, domain_counts.present, self.domains)
+
+    @property
+    def uncovered(self) -> int:
+        """Present pods on nodes that are not looked at."""
+        return self.domains[ELSEWHERE].present if ELSEWHERE in self.domains else 0
+
+    @property
+    def named(self) -> list[Domain]:
+        """The domains by name, without what is elsewhere."""
+        return [domain for name, domain in sorted(self.domains.items()) if name != ELSEWHERE]
+
+    def reason(self) -> Reason:
+        """How the budget stands, in a sentence."""
+        if self.trouble is not None:
+            return self.trouble
+        budget = self.budget
+        guarded = [domain for domain in self.named if domain.guarded]
+        numbers = {domain.name: self.allowed(domain.name) or 0 for domain in guarded}
+        if not any(domain.present for domain in self.domains.values()):
+            return Reason(
+                code=NO_PODS,
+                message=f"the budget {budget.name} selects no pod that is there",
+                object=budget.object,
+            )
+        total = sum(numbers.values())
+        shown = ", ".join(f"{name} {count}" for name, count in numbers.items())
+        return Reason(
+            code=SUFFICIENT if total or not guarded else INSUFFICIENT,
+            message=f"pods that may be disrupted now: {shown or 'any, nothing is guarded'}",
+            object=budget.object,
+            numbers=dict(numbers),
+        )
+
+
+def standing(budget: Budget, domain_counts: DomainCounts, owners: Owners) -> BudgetStanding:
+    """Count a budget, without grants."""
+    if budget.limit is None:
+        domains = {
+            name: Domain(name, True, count, 0, 0, 0, domain_counts.ready[name], 0)
+            for name, count in (domain_counts.present + domain_counts.daemons).items()
+        }
+        return BudgetStanding(budget=budget, replicas=None, domains=domains, trouble=budget.fault)
+    asked = _asked(domain_counts, owners)
+    eligible = _eligible(domain_counts, asked.daemons)
+    present: dict[str, int] = dict(domain_counts.present)
+    known: Mapping[str, int] = present if budget.baseline is None else budget.baseline
+    remembers = bool(asked.replicas or present) or not asked.daemons
+    if not remembers:
+        known = {}
+    names = {
+        *_reachable(budget, domain_counts, asked.daemons),
+        *(domain_counts.present + domain_counts.daemons),
+        *(name for name, count in known.items() if count > 0),
+        *eligible,
+    }
+    fitted = baselines.fitted(asked.replicas, known, names)
+    if budget.per_domain:
+        fitted = baselines.shares(asked.replicas, known, names)
+    surplus = max(0, sum(present.values()) - asked.replicas)
+    stale: Counter[str] = Counter()
+    for (name, reference), count in domain_counts.revisions.items():
+        if owners.outdated(reference):
+            stale[name] += count
+    domains = {}
+    for name in sorted(names):
+        expected = fitted[name]
+        if not budget.per_domain:
+            expected = max(expected, present.get(name, 0) - surplus)
+        expected += eligible[name]
+        domains[name] = Domain(
+            name=name,
+            guarded=budget.grouping.guards(name),
+            present=present.get(name, 0) + domain_counts.daemons[name],
+            baseline=fitted[name],
+            expected=expected,
+            desired=budget.limit.desired(expected),
+            ready=domain_counts.ready[name],
+            outdated=stale[name],
+        )
+    unknown = asked.unknown
+    return BudgetStanding(
+        budget=budget,
+        replicas=None if unknown is not None else asked.replicas + sum(eligible.values()),
+        asked=asked.replicas,
+        domains=domains,
+        trouble=None if unknown is None else _unknown(budget, unknown),
+        remembers=remembers,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What owners ask for, DaemonSets apart; ``unknown`` is one that could not be found."""
+
+    replicas: int
+    daemons: tuple[ScaleOwner, ...]
+    unknown: Reference | None
+
+
+def _asked(domain_counts: DomainCounts, owners: Owners) -> _Asked:
+    scales: dict[tuple[str, str, str, str], int] = {}
+    daemons: dict[tuple[str, str, str, str], ScaleOwner] = {}
+    counted = 0
+    unknown: list[Reference] = []
+    for alive, counter in ((True, domain_counts.owners), (False, domain_counts.leaving)):
+        for reference, count in counter.items():
+            if reference is None:
+                counted += count if alive else 0
+                continue
+            owner = owners.asking(reference)
+            if owner is None:
+                # Pods that are leaving outlive their owner; they ask for nothing.
+                if alive:
+                    unknown.append(reference)
+                    counted += count
+            elif owner.place[1] == DAEMON_SET:
+                daemons[owner.place] = owner
+            elif owner.replicas is None:
+                counted += count if alive else 0
+            else:
+                scales[owner.place] = owner.replicas
+    return _Asked(
+        replicas=counted + sum(scales.values()),
+        daemons=tuple(daemons[place] for place in sorted(daemons)),
+        unknown=min(unknown, default=None),
+    )
+
+
+def _reachable(
+    budget: Budget, domain_counts: DomainCounts, daemons: Iterable[ScaleOwner]
+) -> set[str]:
+    """The domains of the nodes on which the pods could run."""
+    if not budget.grouping.keys:
+        return set() if budget.grouping.nothing else {WHOLE}
+    needs = frozenset(domain_counts.needs) | {
+        need_of(owner.template.spec) for owner in daemons if owner.template is not None
+    }
+    return set(domain_counts.reachable(needs)) - {ELSEWHERE}
+
+
+def _eligible(domain_counts: DomainCounts, daemons: Iterable[ScaleOwner]) -> Counter[str]:
+    """How many pods DaemonSets should have in each domain."""
+    found: Counter[str] = Counter()
+    for owner in daemons:
+        template = owner.template
+        needs = frozenset(() if template is None else (need_of(template.spec),))
+        found.update(domain_counts.reachable(needs))
+    return found
+
+
+def _unknown(budget: Budget, reference: Reference) -> Reason:
+    _, kind, namespace, name = reference.place
+    return Reason(
+        code=UNKNOWN_SCALE,
+        message=f"how many pods {kind} {name} wants is not known: it, or who controls it, is not"
+        " there",
+        object=f"{kind}/{namespace}/{name}",
+        fix=f"Until it is, the budget {budget.name} allows no disruption.",
+    )

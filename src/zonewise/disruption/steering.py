@@ -1,0 +1,159 @@
+"""Which pods go, if some of a workload have to and budgets may object to others.
+
+Unready pods go first, as everywhere. Among the others those of the fullest domain go first, so that
+a scale-down leaves the workload spread as evenly as it can; within a domain the order is the
+caller's. Pods that no budget lets go are left out: who asks for them anyway would only be refused.
+Who evicts what is chosen is refused by plain PodDisruptionBudgets, too (``evicting``); their status
+says how many they give.
+
+A controller that is not ours is steered by marks. A ReplicaSet deletes the pods with the lowest
+deletion cost first, among those that are Ready. There are no standing costs: a pod is marked only
+when it is about to go, and the mark is taken back if it stays after all. A cost that somebody else
+gave is theirs and is left alone. What a ReplicaSet is to be reduced to stands in an annotation.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from zonewise.api.objects.pod import Pod
+from zonewise.api.objects.pod_state import active, ready
+from zonewise.disruption.budget import BudgetKey
+from zonewise.disruption.grouping import ELSEWHERE
+from zonewise.disruption.namespace_budgets import NamespaceBudgets
+from zonewise.disruption.owners import REPLICA_SET, reference_of
+from zonewise.disruption.verdict import (
+    DisruptionVerdict,
+    Round,
+    blocked,
+    plain_blocker,
+    plain_blockers,
+)
+
+REDUCE_TO = "zonewise.io/reduce-to"
+COST = "controller.kubernetes.io/pod-deletion-cost"
+MARK = "-1000000"
+SEEN_SECONDS = 1.2
+"""After this long a mark is in everybody's cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Who may go, in the order they should; and the first verdict against one that may not."""
+
+    pods: tuple[Pod, ...]
+    against: tuple[Pod, DisruptionVerdict] | None
+
+
+def chosen(
+    namespace_budgets: NamespaceBudgets,
+    pods: Sequence[Pod],
+    count: int,
+    now: float,
+    *,
+    spread: bool = True,
+    evicting: bool = False,
+) -> Choice:
+    """Choose up to ``count`` of the pods, the most dispensable first."""
+    asked = Round(namespace_budgets, now, strict=True, plain=False)
+    left: dict[BudgetKey, int] = {}
+    taken: list[Pod] = []
+    against: tuple[Pod, DisruptionVerdict] | None = None
+    waiting: dict[str, list[Pod]] = {}
+    for pod in sorted(pods, key=ready):
+        waiting.setdefault(
+            _domain(namespace_budgets, pod) if spread and ready(pod) else "", []
+        ).append(pod)
+    full = _fullness(namespace_budgets, pods) if spread else Counter()
+    for several in waiting.values():
+        several.reverse()
+    while len(taken) < count and waiting:
+        name = min(waiting, key=lambda one: (one != "", -full[one], one))
+        several = waiting[name]
+        pod = several.pop()
+        if not several:
+            del waiting[name]
+        verdict = asked.judge(pod, evicting=False)
+        if verdict.allowed and evicting and ready(pod):
+            verdict = _by_plain(namespace_budgets, pod, left) or verdict
+        if not verdict.allowed:
+            against = against or (pod, verdict)
+            continue
+        if verdict.charged:
+            asked.charge(pod)
+        taken.append(pod)
+        full[name] -= 1
+    return Choice(tuple(taken), against)
+
+
+def _by_plain(
+    namespace_budgets: NamespaceBudgets, pod: Pod, left: dict[BudgetKey, int]
+) -> DisruptionVerdict | None:
+    """What plain budgets have against an eviction, if anything; else it is spent in ``left``."""
+    covering = namespace_budgets.covering(pod)
+    blockers = plain_blockers(pod, covering)
+    plain = [budget for budget in covering if budget.plain is not None]
+    for budget in plain:
+        assert budget.plain is not None
+        if not left.setdefault(budget.key, budget.plain.status.disruptions_allowed):
+            blockers.append(plain_blocker(budget, f"{budget.name}: others go first"))
+    if blockers:
+        return blocked(pod, list(dict.fromkeys(blockers)))
+    for budget in plain:
+        left[budget.key] -= 1
+    return None
+
+
+def _domain(namespace_budgets: NamespaceBudgets, pod: Pod) -> str:
+    """The domain a pod counts in, of the first budget that groups; "" without one."""
+    for budget in namespace_budgets.covering(pod):
+        if budget.plain is None and budget.grouping.keys:
+            return namespace_budgets.counted(budget.key)[1].place(pod).domain or ELSEWHERE
+    return ""
+
+
+def _fullness(namespace_budgets: NamespaceBudgets, pods: Sequence[Pod]) -> Counter[str]:
+    """How many pods each domain has, of all that share the budget."""
+    for pod in pods:
+        for budget in namespace_budgets.covering(pod):
+            if budget.plain is None and budget.grouping.keys:
+                domain_counts = namespace_budgets.counted(budget.key)[1]
+                return domain_counts.present + domain_counts.daemons
+    return Counter()
+
+
+def is_marked(pod: Pod) -> bool:
+    """Whether a pod was chosen to go first."""
+    return pod.metadata.annotations.get(COST) == MARK
+
+
+def is_foreign(pod: Pod) -> bool:
+    """Whether somebody else says what losing the pod costs."""
+    return pod.metadata.annotations.get(COST, MARK) != MARK
+
+
+def marked_before(namespace_budgets: NamespaceBudgets, pod: Pod) -> int:
+    """How many marked pods of a pod's ReplicaSet are to go before it.
+
+    None before one that is marked itself, that is not Ready, or whose cost is somebody else's.
+    """
+    owner = reference_of(pod)
+    if owner is None or owner.place[1] != REPLICA_SET:
+        return 0
+    if not ready(pod) or is_marked(pod) or is_foreign(pod):
+        return 0
+    return sum(
+        is_marked(one)
+        and active(one)
+        and (other := reference_of(one)) is not None
+        and other.uid == owner.uid
+        for one in namespace_budgets.pods.values()
+    )
+
+
+def reduce_to(annotations: dict[str, str]) -> int | None:
+    """How many replicas are asked for; None if nothing that makes sense is."""
+    text = annotations.get(REDUCE_TO, "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None

@@ -1,0 +1,73 @@
+"""Workloads as budgets read them: how many pods they ask for, and whose they are.
+
+Templates are left out where nobody reads them: fifty thousand pods have thousands of ReplicaSets.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from zonewise.api.meta import LabelSelector, Object
+from zonewise.api.objects.apps import (
+    DaemonSet,
+    DeploymentStatus,
+    DeploymentStrategy,
+    StatefulSetStatus,
+    StatefulSetStrategy,
+)
+from zonewise.api.resource import Resource
+from zonewise.api.struct import Struct
+
+
+class ScaleSpec(Struct):
+    """How many pods are asked for."""
+
+    replicas: int | None = None
+    selector: LabelSelector | None = None
+
+
+class DeploymentScaleSpec(ScaleSpec):
+    """The same, and how pods are replaced."""
+
+    strategy: DeploymentStrategy = DeploymentStrategy()
+
+
+class DeploymentScale(Object):
+    """A Deployment."""
+
+    resource: ClassVar = Resource("apps", "v1", "Deployment", "deployments")
+
+    spec: DeploymentScaleSpec = DeploymentScaleSpec()
+    status: DeploymentStatus = DeploymentStatus()
+
+
+class ReplicaSetScale(Object):
+    """A ReplicaSet."""
+
+    resource: ClassVar = Resource("apps", "v1", "ReplicaSet", "replicasets")
+
+    spec: ScaleSpec = ScaleSpec()
+
+
+class StatefulSetScaleSpec(ScaleSpec):
+    """The same, and from which ordinal on pods are replaced."""
+
+    update_strategy: StatefulSetStrategy = StatefulSetStrategy()
+
+
+class StatefulSetScale(Object):
+    """A StatefulSet, with the revision it updates to."""
+
+    resource: ClassVar = Resource("apps", "v1", "StatefulSet", "statefulsets")
+
+    spec: StatefulSetScaleSpec = StatefulSetScaleSpec()
+    status: StatefulSetStatus = StatefulSetStatus()
+
+
+OWNERS: tuple[type[Object], ...] = (
+    DeploymentScale,
+    ReplicaSetScale,
+    StatefulSetScale,
+    DaemonSet,
+)
+"""The kinds that are watched; all others are asked for when a pod names one."""

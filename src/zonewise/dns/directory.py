@@ -1,0 +1,187 @@
+"""Services, endpoints and namespaces, ready to be asked for by name or by address.
+
+The directory is filled object by object and asked between two changes; nothing here waits. What a
+question needs of a Service (its addresses, its endpoints with their names) is worked out when it is
+first asked for and kept until the Service or one of its slices changes, so a list of a thousand
+slices costs no more than noting which addresses they have.
+
+Every change is told to ``changed`` as tokens: what an answer could have been made from. Answers
+note the same tokens (``zonewise.dns.zone``), so exactly those that are affected are dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TypeAlias
+
+from zonewise.api.meta import Key
+from zonewise.api.objects.core import Service
+from zonewise.api.objects.discovery import LeanEndpointSlice
+from zonewise.traffic.named import (
+    NamedEndpoint,
+    NamedService,
+    canonical_texts,
+    read_endpoints,
+    read_service,
+    slice_addresses,
+)
+from zonewise.traffic.slices import services_of
+
+Token: TypeAlias = tuple[str, ...]
+"""Something answers are made from: a Service, a namespace, an address or a node."""
+
+
+def service_token(namespace: str, name: str) -> Token:
+    """A Service and its slices."""
+    return ("service", namespace, name)
+
+
+def namespace_token(name: str) -> Token:
+    """That a namespace exists."""
+    return ("namespace", name)
+
+
+def address_token(address: str) -> Token:
+    """Who has an address."""
+    return ("address", address)
+
+
+def node_token(name: str) -> Token:
+    """The labels of a node."""
+    return ("node", name)
+
+
+class Directory:
+    """All Services, slices and namespaces; tells ``changed`` which tokens each change is about."""
+
+    def __init__(self, changed: Callable[[Iterable[Token]], None]) -> None:
+        self._changed = changed
+        self._services: dict[Key, Service] = {}
+        self._slices: dict[Key, dict[Key, LeanEndpointSlice]] = {}
+        self._namespaces: set[str] = set()
+        self._entries: dict[Key, NamedService] = {}
+        self._endpoints: dict[Key, tuple[NamedEndpoint, ...]] = {}
+        self._by_cluster_ip: dict[str, set[Key]] = {}
+        self._by_endpoint: dict[str, dict[tuple[Key, Key], None]] = {}
+
+    def exists(self, namespace: str) -> bool:
+        """Whether a namespace exists."""
+        return namespace in self._namespaces
+
+    def entry(self, key: Key) -> NamedService | None:
+        """What is behind the name of a Service."""
+        found = self._entries.get(key)
+        if found is None:
+            service = self._services.get(key)
+            if service is None:
+                return None
+            found = self._entries[key] = read_service(service)
+        return found
+
+    def endpoints(self, key: Key) -> tuple[NamedEndpoint, ...]:
+        """The ready endpoints of a Service, every address of each."""
+        found = self._endpoints.get(key)
+        if found is None:
+            slices = self._slices.get(key)
+            if not slices:
+                return ()
+            found = self._endpoints[key] = read_endpoints(slices.values())
+        return found
+
+    def service_at(self, address: str) -> Key | None:
+        """The Service whose cluster IP an address is."""
+        return min(self._by_cluster_ip.get(address, ()), default=None)
+
+    def services_behind(self, address: str) -> list[Key]:
+        """The Services that have an endpoint, ready or not, with an address."""
+        return sorted({service for service, _ in self._by_endpoint.get(address, ())})
+
+    def put_service(self, old: Service | None, new: Service | None) -> None:
+        """A Service came, changed or went."""
+        before = _cluster_ips(old) if old else ()
+        after = _cluster_ips(new) if new else ()
+        key = _key(new or old)
+        for address in before:
+            owners = self._by_cluster_ip.get(address, set())
+            owners.discard(key)
+            if not owners:
+                self._by_cluster_ip.pop(address, None)
+        for address in after:
+            self._by_cluster_ip.setdefault(address, set()).add(key)
+        if new is None:
+            self._services.pop(key, None)
+        else:
+            self._services[key] = new
+        self._entries.pop(key, None)
+        touched = {*before, *after} if before != after else set()
+        self._changed([service_token(*key), *map(address_token, touched)])
+
+    def put_slice(self, old: LeanEndpointSlice | None, new: LeanEndpointSlice | None) -> None:
+        """A slice came, changed, went, or is another Service's now."""
+        before, after = _owners(old), _owners(new)
+        tokens: set[Token] = set()
+        for piece, owners, present in ((old, before, False), (new, after, True)):
+            if piece is None:
+                continue
+            for service in owners:
+                tokens.add(service_token(*service))
+                self._endpoints.pop(service, None)
+                self._note_slice(service, piece, present=present)
+        self._note_addresses(old, before, new, after)
+        tokens.update(map(address_token, _addresses(old) ^ _addresses(new)))
+        self._changed(tokens)
+
+    def put_namespace(self, name: str, *, present: bool) -> None:
+        """A namespace came or went."""
+        if present == (name in self._namespaces):
+            return
+        if present:
+            self._namespaces.add(name)
+        else:
+            self._namespaces.discard(name)
+        self._changed([namespace_token(name)])
+
+    def _note_slice(self, service: Key, piece: LeanEndpointSlice, *, present: bool) -> None:
+        if present:
+            self._slices.setdefault(service, {})[piece.key] = piece
+            return
+        held = self._slices.get(service, {})
+        held.pop(piece.key, None)
+        if not held:
+            self._slices.pop(service, None)
+
+    def _note_addresses(
+        self,
+        old: LeanEndpointSlice | None,
+        before: Iterable[Key],
+        new: LeanEndpointSlice | None,
+        after: Iterable[Key],
+    ) -> None:
+        gone = {(address, service) for service in before for address in _addresses(old)}
+        come = {(address, service) for service in after for address in _addresses(new)}
+        for address, service in gone - come:
+            if old is not None:
+                held = self._by_endpoint[address]
+                held.pop((service, old.key), None)
+                if not held:
+                    del self._by_endpoint[address]
+        for address, service in come - gone:
+            if new is not None:
+                self._by_endpoint.setdefault(address, {})[service, new.key] = None
+
+
+def _key(item: Service | None) -> Key:
+    assert item is not None
+    return item.key
+
+
+def _cluster_ips(service: Service) -> tuple[str, ...]:
+    return tuple(canonical_texts(service.spec.cluster_ips or (service.spec.cluster_ip,)))
+
+
+def _owners(piece: LeanEndpointSlice | None) -> tuple[Key, ...]:
+    return () if piece is None else tuple(services_of(piece))
+
+
+def _addresses(piece: LeanEndpointSlice | None) -> set[str]:
+    return set() if piece is None else slice_addresses(piece)

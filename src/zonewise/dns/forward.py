@@ -1,0 +1,247 @@
+"""Names outside of the cluster: asked of other servers, in order, with failover.
+
+Servers come from flags, or from ``/etc/resolv.conf``, which is read again when it has changed. Stub
+domains have servers of their own. A name of the cluster never gets here.
+
+*Failover.* The first server is asked; if it has not answered after ``PATIENCE`` the next is asked
+beside it, and so on, and the first good answer wins. A server that fails at once (nobody listens
+there, or it says SERVFAIL or REFUSED) is not waited for. Servers that failed lately are asked last.
+After ``DEADLINE`` the answer is SERVFAIL, or a stale one.
+
+*Bounded*: so many questions at a time, and so many who wait for them; one more is SERVFAIL at once.
+The same question asked by many is asked once.
+
+*Loops.* A server that leads back to us would turn one question into thousands. Each server is sent
+a question that only we know; whoever of them makes it arrive here is not used any more, and that is
+said in the log. Between the two, a question that comes back meets itself and waits for its own
+answer, so it goes round once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from zonewise.dns.cache import AnswerCache, CacheKey, cache_key
+from zonewise.dns.names import is_within, labels_of, name_of, parse_domain
+from zonewise.dns.upstream import Upstream, UpstreamFailed, ask, is_address
+from zonewise.dns.wire import IN, Message, Question, Rcode, RecordType
+from zonewise.runtime.process.logs import logger
+
+RESOLV_CONF = Path("/etc/resolv.conf")
+PATIENCE = 1.0
+DEADLINE = 4.0
+REST = 10.0
+"""How long a server that failed is asked last."""
+
+CONCURRENT = 1000
+WAITING = 10_000
+PROBE_EVERY = 60.0
+PROBES = parse_domain("loop.zonewise.invalid")
+
+_log = logger("dns")
+
+Servers = Callable[[], Sequence[Upstream]]
+
+
+class Forwarder:
+    """Asks other servers; see the module for order, bounds and loops."""
+
+    def __init__(
+        self,
+        servers: Servers,
+        *,
+        stubs: Mapping[bytes, Sequence[Upstream]] | None = None,
+        cache: AnswerCache | None = None,
+        concurrent: int = CONCURRENT,
+        waiting: int = WAITING,
+        patience: float = PATIENCE,
+        deadline: float = DEADLINE,
+    ) -> None:
+        self.cache = AnswerCache() if cache is None else cache
+        self.asked = 0
+        self.failed = 0
+        self.rejected = 0
+        self._servers = servers
+        self._stubs = dict(stubs or {})
+        self._most = concurrent
+        self._most_waiting = waiting
+        self._waiting = 0
+        self._patience = patience
+        self._deadline = deadline
+        self._open: dict[CacheKey, asyncio.Task[Message]] = {}
+        self._rests: dict[Upstream, float] = {}
+        self._probes: dict[bytes, Upstream] = {}
+        self._probing: set[asyncio.Task[None]] = set()
+        self._next_probe = 0.0
+        self.looping: set[Upstream] = set()
+
+    def is_own_probe(self, question: Question) -> bool:
+        """Whether a question is our own, come back; its server is not asked any more."""
+        upstream = self._probes.pop(question.lower, None)
+        if upstream is None:
+            return False
+        if upstream not in self.looping:
+            self.looping.add(upstream)
+            _log.error(
+                "an upstream leads back to this server and is no longer used",
+                upstream=str(upstream),
+            )
+        return True
+
+    async def look_up(self, question: Question) -> Message:
+        """The answer, from the cache or from a server; SERVFAIL if there is none."""
+        now = asyncio.get_running_loop().time
+        self._look_for_loops(now())
+        known = self.cache.get(question, now())
+        if known is not None:
+            return known
+        if self._waiting >= self._most_waiting:
+            self.rejected += 1
+            return Message(Rcode.SERVFAIL)
+        key = cache_key(question)
+        task = self._open.get(key)
+        if task is None:
+            if len(self._open) >= self._most:
+                self.rejected += 1
+                return Message(Rcode.SERVFAIL)
+            task = asyncio.create_task(self._asked(question))
+            self._open[key] = task
+            task.add_done_callback(lambda _: self._open.pop(key, None))
+        self._waiting += 1
+        try:
+            message = await asyncio.shield(task)
+        finally:
+            self._waiting -= 1
+        if message.rcode == Rcode.SERVFAIL:
+            return self.cache.get_stale(question, now()) or message
+        return message
+
+    async def close(self) -> None:
+        """Forget what is still being asked."""
+        tasks = (*self._open.values(), *self._probing)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _look_for_loops(self, now: float) -> None:
+        """Send every server, from time to time while it is used, a question that only we know."""
+        if now < self._next_probe:
+            return
+        self._next_probe = now + PROBE_EVERY
+        for upstream in self._all():
+            task = asyncio.create_task(self._probe(upstream))
+            self._probing.add(task)
+            task.add_done_callback(self._probing.discard)
+
+    def _all(self) -> list[Upstream]:
+        stubs = (one for servers in self._stubs.values() for one in servers)
+        return list(dict.fromkeys((*self._servers(), *stubs)))
+
+    async def _probe(self, upstream: Upstream) -> None:
+        if upstream in self.looping:
+            return
+        name = name_of((secrets.token_hex(16), *labels_of(PROBES)))
+        self._probes[name] = upstream
+        try:
+            question = Question(0, 0, name, name, RecordType.A, IN)
+            await ask(upstream, question, seconds=self._deadline)
+        except UpstreamFailed as error:
+            _log.debug("an upstream did not answer the loop check", why=str(error))
+        finally:
+            self._probes.pop(name, None)
+
+    async def _asked(self, question: Question) -> Message:
+        self.asked += 1
+        loop = asyncio.get_running_loop()
+        message = await self._race(question, self._order(question, loop.time()))
+        if message.rcode in (Rcode.NOERROR, Rcode.NXDOMAIN):
+            message = replace(message, aa=False)
+            self.cache.put(question, message, loop.time())
+        else:
+            self.failed += 1
+        return message
+
+    def _order(self, question: Question, now: float) -> list[Upstream]:
+        """Whom to ask, the most promising first."""
+        stubs = (domain for domain in self._stubs if is_within(question.lower, domain))
+        stub = max(stubs, key=len, default=None)
+        servers: Iterable[Upstream] = self._servers() if stub is None else self._stubs[stub]
+        usable = [one for one in servers if one not in self.looping]
+        return sorted(usable, key=lambda one: self._rests.get(one, 0.0) > now)
+
+    async def _race(self, question: Question, servers: Sequence[Upstream]) -> Message:
+        """The first good answer; the last bad one if there is none."""
+        worst = Message(Rcode.SERVFAIL if servers else Rcode.REFUSED)
+        loop = asyncio.get_running_loop()
+        end = loop.time() + self._deadline
+        waiting: set[asyncio.Task[Message]] = set()
+        left = list(servers)
+        asked: dict[asyncio.Task[Message], Upstream] = {}
+        try:
+            while (left or waiting) and loop.time() < end:
+                if left:
+                    upstream = left.pop(0)
+                    task = asyncio.create_task(
+                        ask(upstream, question, seconds=max(0.0, end - loop.time()))
+                    )
+                    asked[task] = upstream
+                    waiting.add(task)
+                pause = self._patience if left else end - loop.time()
+                done, waiting = await asyncio.wait(
+                    waiting, timeout=pause, return_when=asyncio.FIRST_COMPLETED
+                )
+                if not done and left:
+                    for task in waiting:
+                        self._rests[asked[task]] = loop.time() + REST
+                for task in done:
+                    if task.exception() is not None:
+                        self._rests[asked[task]] = loop.time() + REST
+                        continue
+                    message = task.result()
+                    if message.rcode in (Rcode.NOERROR, Rcode.NXDOMAIN):
+                        self._rests.pop(asked[task], None)
+                        return message
+                    worst = message
+            return worst
+        finally:
+            for task in waiting:
+                task.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
+
+
+class ResolvConf:
+    """The servers of a resolver's file, read again when it has changed."""
+
+    def __init__(self, path: Path = RESOLV_CONF) -> None:
+        self._path = path
+        self._seen: object = None
+        self._servers: tuple[Upstream, ...] = ()
+
+    def __call__(self) -> Sequence[Upstream]:
+        """The servers there are now; those of before if the file cannot be read."""
+        try:
+            stat = self._path.stat()
+            seen = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
+            if seen != self._seen:
+                self._servers = read_resolv_conf(self._path.read_text(errors="replace"))
+                self._seen = seen
+        except OSError as error:
+            if self._seen is None:
+                self._seen = ()
+                why = error.strerror or str(error)
+                _log.warning("no upstream servers", file=str(self._path), why=why)
+        return self._servers
+
+
+def read_resolv_conf(text: str) -> tuple[Upstream, ...]:
+    """The servers that a ``resolv.conf`` names, each once; what is no address is no server."""
+    found = []
+    for line in text.splitlines():
+        words = line.split("#")[0].split(";")[0].split()
+        if len(words) >= 2 and words[0] == "nameserver" and is_address(words[1]):
+            found.append(Upstream(words[1]))
+    return tuple(dict.fromkeys(found))

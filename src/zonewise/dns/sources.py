@@ -1,0 +1,121 @@
+"""From the API server's objects to the directory and the locators.
+
+Services, EndpointSlices and namespaces are always followed. Where pods are is read from PodLocators
+if the cluster serves them and we may; then neither pods nor nodes are needed. Else it is read from
+pods and nodes. Nodes are followed in addition wherever we may: they tell the node of a client in
+its network although no pod there has told its address.
+
+What we may is asked by trying, before the first list, and again until there is one of both: an
+account that may read nothing but PodLocators waits for their definition. Everything after that is
+the stores': they never go back, and when the API server is gone they stay as they are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from zonewise.api.errors import Forbidden, NotFound, ZonewiseError
+from zonewise.api.objects.core import Namespace, Node, Service
+from zonewise.api.objects.discovery import LeanEndpointSlice
+from zonewise.api.objects.locator import LocatedPod, PodLocator
+from zonewise.dns.directory import Directory, Token, address_token, node_token
+from zonewise.runtime.cache.cache import Cache
+from zonewise.runtime.client.client import Client
+from zonewise.runtime.client.scope import Scope
+from zonewise.runtime.process.logs import logger
+from zonewise.topology.locators import Locator, Locators, Moved
+
+RETRY = 2.0
+
+_log = logger("dns")
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """What places are read from."""
+
+    locators: bool
+    nodes: bool
+
+    @classmethod
+    async def find(cls, client: Client) -> Sources:
+        """Try what the server has and lets us read; waits until it answers."""
+        while True:
+            try:
+                locators = await _readable(client, PodLocator)
+                if locators or await _readable(client, LocatedPod):
+                    return cls(locators=locators, nodes=await _readable(client, Node))
+                _log.warning("PodLocators are not served, and pods may not be read", again_in=RETRY)
+            except (ZonewiseError, OSError) as error:
+                _log.warning("cannot ask the API server yet", error=str(error), again_in=RETRY)
+            await asyncio.sleep(RETRY)
+
+
+class Feed:
+    """Fills a directory and locators from the stores of a cache.
+
+    ``slices`` is the class under which EndpointSlices are held, so that a store can be shared.
+    """
+
+    def __init__(
+        self,
+        cache: Cache,
+        sources: Sources,
+        *,
+        directory: Directory,
+        locators: Locators,
+        changed: Callable[[Iterable[Token]], None],
+        slices: type[LeanEndpointSlice] = LeanEndpointSlice,
+    ) -> None:
+        self._changed = changed
+        self._locators = locators
+        cache.store(Namespace).on_change(
+            lambda old, new: directory.put_namespace(_name(new or old), present=new is not None)
+        )
+        cache.store(Service).on_change(directory.put_service)
+        cache.store(slices).on_change(directory.put_slice)
+        if sources.nodes or not sources.locators:
+            cache.store(Node).on_change(self._node)
+        if sources.locators:
+            cache.store(PodLocator).on_change(self._locator)
+        else:
+            cache.store(LocatedPod).on_change(self._pod)
+
+    def _locator(self, old: PodLocator | None, new: PodLocator | None) -> None:
+        if new is not None:
+            self._moved(self._locators.put(Locator.of(new)))
+        elif old is not None:
+            self._moved(self._locators.remove(old.key))
+
+    def _pod(self, old: LocatedPod | None, new: LocatedPod | None) -> None:
+        if new is None:
+            if old is not None:
+                self._moved(self._locators.remove(old.key))
+        elif old is None or old.spec != new.spec or old.status != new.status:
+            self._moved(self._locators.put(Locator.of_pod(new)))
+
+    def _node(self, old: Node | None, new: Node | None) -> None:
+        if new is not None:
+            self._moved(self._locators.put_node(new))
+        elif old is not None:
+            self._moved(self._locators.remove_node(old.metadata.name))
+
+    def _moved(self, moved: Moved) -> None:
+        if moved.addresses or moved.nodes:
+            self._changed([*map(address_token, moved.addresses), *map(node_token, moved.nodes)])
+
+
+async def _readable(client: Client, cls: type[Any]) -> bool:
+    try:
+        async for _ in client.pages(Scope(cls), limit=1):
+            break
+    except (Forbidden, NotFound):
+        return False
+    return True
+
+
+def _name(item: Namespace | None) -> str:
+    return "" if item is None else item.metadata.name

@@ -1,0 +1,63 @@
+"""For whom a question is asked: the packet's source, or the client that a trusted front names.
+
+EDNS Client Subnet (RFC 7871) counts only from networks we were told to believe. A front that passes
+the full address of a pod makes its answers as near as if the pod had asked itself; a prefix that is
+shorter names no client, which is an unknown place. The option is repeated with the scope of its own
+prefix, so that no cache gives the answer to anybody else.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from zonewise.dns.wire import SUBNET, Malformed, Question, option_bytes
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+_BITS = {1: 32, 2: 128}
+
+
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """A client by its address, "" if unknown, and the option that goes into the answer."""
+
+    address: str
+    option: bytes = b""
+
+
+def asker(question: Question, source: str, trusted: Sequence[Network]) -> Asker:
+    """Who asks; a front we believe that garbles its option is ``Malformed``."""
+    if question.edns is None or not question.edns.options or not trusted:
+        return Asker(source)
+    data = next((data for code, data in question.edns.options if code == SUBNET), None)
+    if data is None or not _within(source, trusted):
+        return Asker(source)
+    if len(data) < 4:
+        raise Malformed("a subnet that is cut off")
+    family, prefix, scope = int.from_bytes(data[:2], "big"), data[2], data[3]
+    bits = _BITS.get(family, 0)
+    if prefix > bits or scope or len(data) != 4 + (prefix + 7) // 8:
+        raise Malformed("an invalid subnet")
+    packed = data[4:].ljust(bits // 8, b"\0")
+    number = int.from_bytes(packed, "big")
+    if bits and number & ((1 << (bits - prefix)) - 1):
+        raise Malformed("a subnet with bits outside of its prefix")
+    option = option_bytes(SUBNET, data[:3] + bytes([prefix]) + data[4:])
+    if not bits or prefix < bits:
+        return Asker("", option)
+    return Asker(plain(str(ipaddress.ip_address(packed))), option)
+
+
+def plain(source: str) -> str:
+    """A source address as locators have it: IPv4 inside of IPv6 is IPv4, no interface."""
+    if ":" not in source:
+        return source
+    address = ipaddress.IPv6Address(source.partition("%")[0])
+    return str(address.ipv4_mapped or address)
+
+
+def _within(source: str, networks: Sequence[Network]) -> bool:
+    address = ipaddress.ip_address(plain(source))
+    return any(address in network for network in networks)

@@ -1,0 +1,138 @@
+"""One question to one other server.
+
+Every question goes out of a socket of its own, so from a port that the kernel draws, with an id
+drawn here: who wants to slip in an answer has to guess both. The socket is connected, so packets
+from anywhere else never arrive; an answer counts only if id and question are those that were sent,
+and anything else that arrives is as if it had not. An answer that was cut off is asked for again
+over a stream. Servers that do not know EDNS are asked again without it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import random
+import socket
+from dataclasses import dataclass
+
+from zonewise.api.errors import ConfigError, ZonewiseError
+from zonewise.dns.wire import (
+    CD,
+    MAX_SIZE,
+    Malformed,
+    Message,
+    Question,
+    Rcode,
+    read_message,
+    write_question,
+)
+
+PORT = 53
+
+_draw = random.SystemRandom()
+
+
+class UpstreamFailed(ZonewiseError):
+    """A server did not answer, or not what was asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Upstream:
+    """A server that is asked, by address."""
+
+    host: str
+    port: int = PORT
+
+    @classmethod
+    def parse(cls, text: str, flag: str) -> Upstream:
+        """``10.0.0.53``, ``10.0.0.53:53``, ``2001:db8::53`` or ``[2001:db8::53]:53``."""
+        bare = text.strip()
+        host, port = bare, str(PORT)
+        if bare.startswith("["):
+            host, _, rest = bare[1:].partition("]")
+            port = rest.removeprefix(":") or port
+        elif bare.count(":") == 1:
+            host, _, port = bare.partition(":")
+        if not is_address(host) or not port.isdecimal() or not 0 < int(port) < 65_536:
+            raise ConfigError(
+                f"{flag} {text[:100]!r} is not the address of a server; write it like 10.0.0.53:53"
+            )
+        return cls(host, int(port))
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def is_address(host: str) -> bool:
+    """Whether a text is an IP address, with an interface or without."""
+    try:
+        ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    return True
+
+
+async def ask(upstream: Upstream, question: Question, *, seconds: float) -> Message:
+    """The answer of a server, in so many seconds or ``UpstreamFailed``."""
+    try:
+        async with asyncio.timeout(seconds):
+            message = await _over_packets(upstream, question, edns=True)
+            if message.rcode in (Rcode.FORMERR, Rcode.NOTIMP):
+                message = await _over_packets(upstream, question, edns=False)
+            if message.tc:
+                try:
+                    message = await _over_stream(upstream, question)
+                except (OSError, EOFError, Malformed):
+                    return message  # cut off is better than nothing; the asker sees TC
+    except TimeoutError:
+        raise UpstreamFailed(f"{upstream} did not answer in {seconds:g} s") from None
+    except OSError as error:
+        raise UpstreamFailed(f"{upstream}: {error.strerror or error}") from None
+    return message
+
+
+async def _over_packets(upstream: Upstream, question: Question, *, edns: bool) -> Message:
+    loop = asyncio.get_running_loop()
+    packet, identity = _written(question, edns=edns)
+    family = socket.AF_INET6 if ":" in upstream.host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as sock:
+        await loop.sock_connect(sock, (upstream.host, upstream.port))
+        await loop.sock_sendall(sock, packet)
+        while True:
+            message = _checked(await loop.sock_recv(sock, MAX_SIZE), question, identity)
+            if message is not None:
+                return message
+
+
+async def _over_stream(upstream: Upstream, question: Question) -> Message:
+    packet, identity = _written(question, edns=True)
+    reader, writer = await asyncio.open_connection(upstream.host, upstream.port)
+    try:
+        writer.write(len(packet).to_bytes(2, "big") + packet)
+        while True:
+            length = int.from_bytes(await reader.readexactly(2), "big")
+            message = _checked(await reader.readexactly(length), question, identity)
+            if message is not None:
+                return message
+    finally:
+        writer.close()
+
+
+def _written(question: Question, *, edns: bool) -> tuple[bytes, int]:
+    identity = _draw.getrandbits(16)
+    do = question.edns is not None and question.edns.do
+    cd = bool(question.flags & CD)
+    packet = write_question(identity, question.name, question.type, do=do, cd=cd, edns=edns)
+    return packet, identity
+
+
+def _checked(data: bytes, question: Question, identity: int) -> Message | None:
+    """The message, if it is the answer to our question."""
+    try:
+        repeated, message = read_message(data)
+    except Malformed:
+        return None
+    ours = (identity, question.lower, question.type, question.cls)
+    if (repeated.id, repeated.lower, repeated.type, repeated.cls) != ours:
+        return None
+    return message if repeated.flags & 0x8000 else None

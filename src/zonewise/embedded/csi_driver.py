@@ -1,0 +1,334 @@
+"""The driver ``csi.zonewise.io`` in an embedded cluster: volumes one can look into.
+
+One data folder holds the pools of all zones; every node has the driver as if it ran there, and its
+kubelet mounts volumes below ``nodes/``. All calls stay in this process. Who may not mount (no root,
+a container without the right, no mkfs) has volumes that are folders and mounts that are links.
+
+The pools are in the ConfigMap ``zonewise-system/csi``, key ``config.json``, in the form that
+``zonewise csi --config`` reads; a change counts at once, a faulty one changes nothing and is said
+so. As long as the annotation ``csi.zonewise.io/pools: by-zone`` is there, each zone that a node is
+in gets a pool of its own; take it away to have the pools to yourself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from zonewise.api.errors import AlreadyExists, ApiError, ConfigError
+from zonewise.api.meta import Key, ObjectMeta
+from zonewise.api.objects.core import Node
+from zonewise.api.objects.extensions import CustomResourceDefinition
+from zonewise.api.objects.snapshots import VolumeSnapshot, VolumeSnapshotClass
+from zonewise.api.objects.storage import CSIDriver, CSIDriverSpec, StorageClass
+from zonewise.components import kubelet
+from zonewise.csi.backends.embedded import filesystems, mounts
+from zonewise.csi.backends.embedded.node import FolderNode
+from zonewise.csi.driver import DataFolder, open_data, open_driver
+from zonewise.csi.node_domain import FixedDomain, StoredDomain
+from zonewise.csi.pod_mounts import PodMounts
+from zonewise.csi.provisioner import DriverLoops
+from zonewise.csi.registration import Registration
+from zonewise.csi.services.node import NodeService
+from zonewise.csi.snapshot_definitions import definitions
+from zonewise.csi.status import CsiError
+from zonewise.csi.takeover import CONFIG, KEY, FollowedConfiguration, TakeoverController
+from zonewise.csi.transport.calls import Calls, CallWorker
+from zonewise.csi.transport.client import CsiClient, InProcessClient
+from zonewise.embedded.seed.seed_marker import NAMESPACE, ConfigMap, ensure_namespace
+from zonewise.runtime.cache.store import Store
+from zonewise.runtime.controller.components import Component, ComponentContext
+from zonewise.runtime.controller.controller import Controller
+from zonewise.runtime.process.logs import logger
+from zonewise.storage.configuration import StorageConfiguration, parse_configuration
+from zonewise.storage.domains import DomainLabels, parse_domain_labels
+from zonewise.storage.pools import PoolState
+from zonewise.storage.takeover.editing import MAP
+from zonewise.topology import ZONE_LABEL, zone_of
+
+DRIVER = "csi.zonewise.io"
+CLASS = "zonal"
+NAME = CONFIG
+BY_ZONE = "csi.zonewise.io/pools"
+POOL_SIZE = "10Gi"
+POLL = 0.1
+
+_KEY: Key = (NAMESPACE, NAME)
+_log = logger("csi")
+
+
+def can_mount(folder: Path) -> bool:
+    """Whether images can be made and mounted below a folder; tried, as root alone proves little."""
+    if os.geteuid() != 0 or not os.access("/dev/loop-control", os.R_OK | os.W_OK):
+        return False
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        filesystems.require(filesystems.EXT4)
+        with tempfile.TemporaryDirectory(dir=folder) as name:
+            place = Path(name)
+            mounts.bind(place, place, readonly=False)
+            mounts.unmount(place)
+    except (CsiError, OSError):
+        return False
+    return True
+
+
+class EmbeddedDriver:
+    """The driver of one cluster, and what it adds to the cluster's parts."""
+
+    def __init__(self, folder: Path, *, worker: CallWorker, privileged: bool | None = None) -> None:
+        self._folder = folder.resolve()
+        self._worker = worker
+        self._labels = parse_domain_labels(ZONE_LABEL, DRIVER)
+        data = self._folder / "csi"
+        mountable = can_mount(data) if privileged is None else privileged
+        self._data: DataFolder = open_data(data, privileged=mountable)
+        self.followed = FollowedConfiguration()
+        driver = open_driver(
+            DRIVER,
+            self._data,
+            self._labels,
+            lambda: self.followed.current,
+            node_id="controller",
+            domain=FixedDomain({}),
+            worker=worker,
+        )
+        self._plugin = driver.plugin
+        self._controller = InProcessClient(driver.calls)
+        self._nodes: dict[str, CsiClient] = {}
+        self._mounts: PodMounts | None = None
+
+    @property
+    def privileged(self) -> bool:
+        """Whether volumes are mounted; else they are folders with links to them."""
+        return self._data.pools.privileged
+
+    def parts(
+        self, settings: kubelet.KubeletSettings
+    ) -> dict[str, Callable[[ComponentContext], Component]]:
+        """Who works for the driver, the kubelets included."""
+        return {
+            "kubelet": lambda context: kubelet.Kubelets(context, settings, self._volumes),
+            "csi-configuration": lambda context: PoolConfiguration(context, self),
+            "csi-registration": lambda context: Registration(
+                context, DRIVER, lambda node: self._client(context.cache.store(Node), node)
+            ),
+            "csi-provisioner": lambda context: _Program(context, self._controller),
+            "csi-takeover": lambda context: TakeoverController(
+                context, self.followed, self._labels, namespace=NAMESPACE, states=self._states
+            ),
+        }
+
+    def use(self, configuration: StorageConfiguration) -> None:
+        """From now on these are the pools."""
+        self._data.pools.prepare(configuration)
+        self.followed.use(configuration)
+
+    async def _states(self, configuration: StorageConfiguration) -> Mapping[str, PoolState]:
+        return await self._worker(lambda: self._data.pools.states(configuration))
+
+    @property
+    def labels(self) -> DomainLabels:
+        """The labels that name domains."""
+        return self._labels
+
+    async def unmount(self) -> None:
+        """Take every volume off its pod's path."""
+        if self._mounts is not None:
+            await self._mounts.close()
+
+    def close(self) -> None:
+        """Let go of the folder."""
+        self._data.close()
+
+    def _volumes(self, context: ComponentContext) -> PodMounts:
+        nodes = context.cache.store(Node)
+
+        def alive(node: str) -> bool:
+            found = nodes.get(("", node))
+            return found is None or kubelet.FAILED not in found.metadata.annotations
+
+        self._mounts = PodMounts(
+            context,
+            self._folder / "nodes",
+            DRIVER,
+            lambda node: self._client(nodes, node),
+            alive,
+        )
+        return self._mounts
+
+    def _client(self, nodes: Store[Node], name: str) -> CsiClient:
+        """The driver as it is on a node."""
+        found = self._nodes.get(name)
+        if found is None:
+            service = NodeService(
+                self._plugin,
+                FolderNode(self._data.pools),
+                node_id=name,
+                domain=StoredDomain(nodes, name, self._labels),
+            )
+            calls = Calls(service.bindings(), worker=self._worker)
+            found = self._nodes[name] = InProcessClient(calls)
+        return found
+
+
+class PoolConfiguration:
+    """Follows the ConfigMap with the pools, and adds one for each new zone if it may."""
+
+    def __init__(self, context: ComponentContext, driver: EmbeddedDriver) -> None:
+        self._context = context
+        self._driver = driver
+        self._text = ""
+        self._controller: Controller[Key] = Controller(
+            "csi configuration", self._sync, cache=context.cache, rng=context.rng
+        )
+        self._maps = self._controller.watches(
+            ConfigMap,
+            lambda _: (_KEY,),
+            namespace=NAMESPACE,
+            field_selector=f"metadata.name={NAME}",
+        )
+        self._nodes = self._controller.watches(Node, lambda _: (_KEY,), when=_zone_changed)
+
+    async def run(self) -> None:
+        """Follow until cancelled."""
+        await ensure_namespace(self._context.client)
+        await self._controller.run()
+
+    async def _sync(self, _: Key) -> float | None:
+        zones = sorted({zone for node in self._nodes if (zone := zone_of(node))})
+        found = self._maps.get(_KEY)
+        if found is None:
+            if zones:
+                await self._create(zones)
+            return None
+        text = str(found.get("data", KEY, default=""))
+        if text != self._text:
+            self._take_over(found, text)
+        by_zone = found.metadata.annotations.get(BY_ZONE) == "by-zone"
+        # What is wrong is left to whoever wrote it: a pool added there would count as little, and
+        # be added again and again.
+        if by_zone and self._driver.followed.problem is None:
+            await self._add_zones(text, zones, found.metadata.resource_version)
+        return None
+
+    async def _create(self, zones: list[str]) -> None:
+        value: dict[str, Any] = {"version": 2, "pools": [_pool(zone) for zone in zones]}
+        if taken := self._driver.followed.current.takeover.targets:
+            # Whoever deletes the ConfigMap has not said that a failed zone is back.
+            value[MAP] = {source: list(by) for source, by in taken.items()}
+        body = {
+            "metadata": {
+                "name": NAME,
+                "namespace": NAMESPACE,
+                "annotations": {BY_ZONE: "by-zone"},
+            },
+            "data": {KEY: _written(value)},
+        }
+        with suppress(AlreadyExists):
+            await self._context.client.create(ConfigMap(body))
+
+    def _take_over(self, item: Any, text: str) -> None:
+        try:
+            found = parse_configuration(text, self._driver.labels)
+        except ConfigError as error:
+            note = f"{KEY} changes nothing, pools and takeover stay as they were: {error}"
+            _log.error(note)
+            self._context.recorder.event(
+                item, type="Warning", reason="InvalidConfiguration", action="Read", note=note
+            )
+            self._driver.followed.refuse(str(error))
+        else:
+            self._driver.use(found.after(self._driver.followed.current))
+        self._text = text
+
+    async def _add_zones(self, text: str, zones: list[str], version: str) -> None:
+        known = {
+            value
+            for pool in self._driver.followed.current.pools
+            for value in pool.segments.values()
+        }
+        new = [zone for zone in zones if zone not in known]
+        value = json.loads(text)
+        if new and isinstance(value, dict):
+            value["pools"] = [*value.get("pools", []), *map(_pool, new)]
+            body = {"metadata": {"resourceVersion": version}, "data": {KEY: _written(value)}}
+            await self._context.client.patch(ConfigMap, NAME, NAMESPACE, body)
+
+
+class _Program:
+    """Makes the driver known to the cluster, then serves claims and snapshots."""
+
+    def __init__(self, context: ComponentContext, client: CsiClient) -> None:
+        self._client = context.client
+        self._loops = DriverLoops(context, client, namespace=NAMESPACE, snapshots=True)
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        await ensure_namespace(self._client)
+        for one in definitions():
+            name = one["metadata"]["name"]
+            await self._client.apply(CustomResourceDefinition, name, None, one, force=True)
+        await self._served()
+        for item in _objects():
+            with suppress(AlreadyExists):
+                await self._client.create(item)
+        await self._loops.run()
+
+    async def _served(self) -> None:
+        """Wait for the kinds of snapshots, served a moment after they were written."""
+        while True:
+            try:
+                await self._client.list(VolumeSnapshotClass)
+                await self._client.list(VolumeSnapshot)
+            except ApiError:
+                await asyncio.sleep(POLL)
+            else:
+                return
+
+
+def _objects() -> tuple[CSIDriver | StorageClass | VolumeSnapshotClass, ...]:
+    return (
+        CSIDriver(
+            metadata=ObjectMeta(name=DRIVER),
+            spec=CSIDriverSpec(
+                attach_required=False,
+                pod_info_on_mount=False,
+                storage_capacity=True,
+                fs_group_policy="File",
+                volume_lifecycle_modes=("Persistent",),
+            ),
+        ),
+        StorageClass(
+            metadata=ObjectMeta(name=CLASS),
+            provisioner=DRIVER,
+            reclaim_policy="Delete",
+            volume_binding_mode="WaitForFirstConsumer",
+            allow_volume_expansion=True,
+        ),
+        VolumeSnapshotClass(
+            metadata=ObjectMeta(name=CLASS), driver=DRIVER, deletion_policy="Delete"
+        ),
+    )
+
+
+def _pool(zone: str) -> dict[str, Any]:
+    return {
+        "poolName": f"zone-{zone}",
+        "capacity": POOL_SIZE,
+        "domainSegments": [{"domainLabel": "zone", "value": zone}],
+    }
+
+
+def _written(value: dict[str, Any]) -> str:
+    return json.dumps(value, indent=2) + "\n"
+
+
+def _zone_changed(old: Node | None, new: Node | None) -> bool:
+    return new is not None and (old is None or zone_of(old) != zone_of(new))

@@ -1,0 +1,1 @@
+"""Scenarios: actions on a cluster and assertions about it, played in real or virtual time."""

@@ -1,0 +1,156 @@
+"""Scenarios: what happens to a cluster, and what must be true then, as a YAML file.
+
+::
+
+    about: One zone goes dark for ten minutes.
+    cluster: {zones: [a, b, c], nodesPerZone: 3, cpu: [8, 4, 2], podStart: 2s}
+    workloads: shop                     # the demo, or a list of objects
+    always:                             # looked at whenever a pod changes, after the first step
+      - ready shop/web >= 5
+    steps:
+      - at: 0s
+        expect: unavailable shop/web == 0
+        within: 1m
+      - at: 1m
+        do: fail zone a
+        expect: pending == 0
+        within: 2m
+
+``do``, ``expect`` and ``always`` are a sentence or a list of them; ``embedded.scenario.actions``
+knows what can be done and ``embedded.measures`` what can be expected. Times count from the start. A
+file is read as a whole before anything starts, and what is wrong with it is told in a sentence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from zonewise.api.errors import ConfigError, ParseError
+from zonewise.api.values import times
+from zonewise.components.workloads.removal import Mode
+from zonewise.embedded.scenario.actions import Action
+from zonewise.embedded.scenario.assertions import Assertion
+from zonewise.embedded.seed.demo import shop
+from zonewise.embedded.seed.nodes import NodeLayout
+from zonewise.machinery.text import yamltext
+from zonewise.machinery.text.misfits import misfit
+
+Obj = dict[str, Any]
+
+
+class _Cluster(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
+    zones: list[str] = msgspec.field(default_factory=lambda: ["a", "b", "c"])
+    nodes_per_zone: int = 3
+    cpu: list[str | int | float] = msgspec.field(default_factory=lambda: ["8", "4", "2"])
+    pod_start: str = "1s"
+    workload_removal: Mode = "evict"
+    volumes: bool = False
+
+
+class _Step(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
+    at: str
+    do: str | list[str] = ""
+    expect: str | list[str] = ""
+    within: str = "0s"
+
+
+class _File(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
+    steps: list[_Step]
+    about: str = ""
+    cluster: _Cluster = msgspec.field(default_factory=_Cluster)
+    workloads: str | list[Obj] = "shop"
+    always: str | list[str] = ""
+    seed: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ScenarioStep:
+    """At a time, do something and then expect something, at once or within some seconds."""
+
+    at: float
+    do: tuple[Action, ...]
+    expect: tuple[Assertion, ...]
+    within: float
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """A scenario, ready to be played."""
+
+    about: str
+    layout: NodeLayout
+    pod_start: str
+    removal: Mode
+    volumes: bool
+    """Whether the cluster has the CSI driver."""
+    seed: int
+    objects: Sequence[Obj]
+    always: tuple[Assertion, ...]
+    steps: tuple[ScenarioStep, ...]
+
+
+def load(path: str | Path) -> Scenario:
+    """The scenario in a file."""
+    try:
+        text = Path(path).read_bytes()
+    except OSError as error:
+        raise ConfigError(f"cannot read the scenario {path}: {error.strerror}") from None
+    return parse(text, str(path))
+
+
+def parse(text: bytes, source: str) -> Scenario:
+    """The scenario in a text."""
+    try:
+        value = yamltext.read(text).value
+    except ParseError as error:
+        why = str(error).removeprefix("yaml: ")
+        raise ConfigError(f"{source} is not YAML: {why}; see docs/embedded.md") from None
+    try:
+        return _scenario(msgspec.convert(value, _File))
+    except msgspec.ValidationError as error:
+        why = misfit(error)
+    except (ConfigError, ParseError) as error:
+        why = str(error)
+    raise ConfigError(f"{source} is not a scenario: {why}; see docs/embedded.md")
+
+
+def _scenario(file: _File) -> Scenario:
+    steps = tuple(
+        ScenarioStep(
+            at=times.seconds(step.at),
+            do=tuple(map(Action.parse, _lines(step.do))),
+            expect=tuple(map(Assertion.parse, _lines(step.expect))),
+            within=times.seconds(step.within),
+        )
+        for step in file.steps
+    )
+    if not steps:
+        raise ConfigError("it has no steps")
+    if any(later.at < earlier.at for earlier, later in pairwise(steps)):
+        raise ConfigError("steps are not in the order of their times")
+    if isinstance(file.workloads, str) and file.workloads != "shop":
+        raise ConfigError('workloads is "shop" or a list of objects')
+    cluster = file.cluster
+    return Scenario(
+        about=file.about,
+        layout=NodeLayout(
+            tuple(cluster.zones), cluster.nodes_per_zone, tuple(str(cpu) for cpu in cluster.cpu)
+        ),
+        pod_start=cluster.pod_start,
+        removal=cluster.workload_removal,
+        volumes=cluster.volumes,
+        seed=file.seed,
+        objects=shop() if isinstance(file.workloads, str) else file.workloads,
+        always=tuple(map(Assertion.parse, _lines(file.always))),
+        steps=steps,
+    )
+
+
+def _lines(text: str | list[str]) -> tuple[str, ...]:
+    return tuple(text) if isinstance(text, list) else (text,) if text else ()

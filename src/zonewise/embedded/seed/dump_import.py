@@ -1,0 +1,405 @@
+"""The shape of a real cluster, out of a dump of it: what to plant here so that it grows again.
+
+Pure: objects in, objects out, and an account of what was changed. The rules, in this order:
+
+* *Made anew*: what controllers of this cluster make themselves is left out (EndpointSlices, Leases,
+  Events, the ReplicaSets of Deployments, the pods of workloads…), and so is what every cluster has.
+* *Cannot live here*: what would call or run something that is not here (webhooks, API services,
+  pods that a node runs by itself) is left out and told.
+* *Stripped*: what the other cluster's server and controllers wrote: status, identity, owners,
+  addresses of Services, bindings of claims. Of nodes the size stays.
+* *Simulated*: storage classes keep their names and get the provisioner that is here.
+* *Invented*: what is referred to and not in the dump, if nothing would come up without it:
+  namespaces, service accounts, priority classes, storage classes, claims.
+
+With ``keep_placement`` pods that have a node keep it. Those of workloads come without an owner, and
+so do their ReplicaSets and ControllerRevisions: they are planted before the workloads, which adopt
+what their selectors match, as workloads do. Without it the scheduler here decides about all.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from zonewise.api.objects.pod_state import FINISHED
+from zonewise.components.volumes.words import EMBEDDED, WAIT
+from zonewise.embedded.seed.seeder import full_name
+from zonewise.runtime.cache import dump
+
+Obj = dict[str, Any]
+Reference = tuple[str, str, str]
+"""Kind, namespace and name."""
+
+ANEW = "recreated here"
+STANDARD = "every cluster has it"
+CALLS = "would call a server that is not here"
+ON_NODE = "its node runs it by itself"
+OVER = "has ended"
+LEAVING = "was being deleted"
+HARDWARE = "is about hardware that is not here"
+CREDENTIALS = "is a credential of the other cluster"
+MALFORMED = "is not formed as its kind is"
+INVENTED = "is referred to and not in the dump"
+
+CLAIM_SIZE = "1Gi"
+
+_ANEW = frozenset(
+    {
+        "CertificateSigningRequest",
+        "CSINode",
+        "CSIStorageCapacity",
+        "ControllerRevision",
+        "Endpoints",
+        "Event",
+        "IPAddress",
+        "Lease",
+        "NodeMetrics",
+        "PodMetrics",
+        "ServiceCIDR",
+        "VolumeAttachment",
+    }
+)
+_STANDARD = frozenset({"ComponentStatus", "FlowSchema", "PriorityLevelConfiguration"})
+_CALLS = frozenset({"APIService", "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"})
+_HARDWARE = frozenset({"DeviceClass", "ResourceSlice", "CSIDriver"})
+_NAMESPACES = frozenset({"default", "kube-node-lease", "kube-public", "kube-system"})
+_META = ("annotations", "generateName", "labels", "name", "namespace")
+_REVISION = "deployment.kubernetes.io/"
+_WRITTEN = (
+    _REVISION,
+    "deprecated.daemonset.template.generation",
+    "endpoints.kubernetes.io/",
+    "kubectl.kubernetes.io/last-applied-configuration",
+    "node.alpha.kubernetes.io/",
+    "pv.kubernetes.io/",
+    "volume.beta.kubernetes.io/",
+    "volume.kubernetes.io/",
+)
+_TAINTS = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")
+_SERVICE = ("clusterIP", "clusterIPs", "healthCheckNodePort")
+_MANAGED_SLICES = frozenset(
+    {"endpointslice-controller.k8s.io", "endpointslicemirroring-controller.k8s.io"}
+)
+_TOKENS = "kube-api-access-"
+_SYSTEM_PRIORITY = "system-"
+_TEMPLATES: Mapping[str, tuple[str, ...]] = {
+    "CronJob": ("spec", "jobTemplate", "spec", "template"),
+    "PodTemplate": ("template",),
+    **dict.fromkeys(
+        ("DaemonSet", "Deployment", "Job", "ReplicaSet", "ReplicationController", "StatefulSet"),
+        ("spec", "template"),
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class KindDifference:
+    """Objects of a kind that the cluster here does not have, or has in addition, and why."""
+
+    kind: str
+    why: str
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DumpImport:
+    """What to plant, and how it differs from the dump."""
+
+    objects: tuple[Obj, ...]
+    left_out: tuple[KindDifference, ...]
+    invented: tuple[KindDifference, ...]
+
+
+def read(entries: Iterable[dump.DumpEntry]) -> Iterator[Obj]:
+    """The objects of a dump; one that has no name is told with file and line."""
+    for entry in entries:
+        obj = entry.plain()
+        if not isinstance(obj.get("metadata"), dict) or not obj["metadata"].get("name"):
+            raise entry.error(f"this {entry.kind} has no name")
+        yield {**obj, "apiVersion": entry.api_version, "kind": entry.kind}
+
+
+def shape(objects: Iterable[Obj], *, keep_placement: bool = False) -> DumpImport:
+    """The shape of the cluster that these objects are of."""
+    left: dict[tuple[str, str], list[str]] = {}
+    kept: list[Obj] = []
+    wanted: set[Reference] = set()
+    for obj in objects:
+        try:
+            why = _out(obj, keep_placement)
+            stripped = obj if why else _stripped(obj, keep_placement)
+            wanted.update(() if why else _references(stripped))
+        except (AttributeError, KeyError, TypeError):
+            why = MALFORMED  # the API server here would say the same, at length
+        if why:
+            left.setdefault((obj["kind"], why), []).append(full_name(obj))
+        else:
+            kept.append(stripped)
+    made = list(_missing(kept, wanted))
+    more: dict[tuple[str, str], list[str]] = {}
+    for obj in made:
+        more.setdefault((obj["kind"], INVENTED), []).append(full_name(obj))
+    return DumpImport((*made, *kept), _account(left), _account(more))
+
+
+def _account(found: Mapping[tuple[str, str], list[str]]) -> tuple[KindDifference, ...]:
+    return tuple(
+        KindDifference(kind, why, tuple(sorted(names)))
+        for (kind, why), names in sorted(found.items())
+    )
+
+
+def _out(obj: Obj, keep_placement: bool) -> str:
+    """Why an object is left out, or ""."""
+    kind, meta = obj["kind"], obj.get("metadata") or {}
+    name, labels = meta.get("name", ""), meta.get("labels") or {}
+    if kind == "ControllerRevision" and keep_placement:
+        return ""
+    if kind == "APIService" and not _at(obj, "spec").get("service"):
+        return STANDARD
+    for kinds, why in (
+        (_ANEW, ANEW),
+        (_STANDARD, STANDARD),
+        (_CALLS, CALLS),
+        (_HARDWARE, HARDWARE),
+    ):
+        if kind in kinds:
+            return why
+    match kind:
+        case "Namespace" if name in _NAMESPACES:
+            return STANDARD
+        case "Service" if (meta.get("namespace"), name) == ("default", "kubernetes"):
+            return STANDARD
+        case "ConfigMap" if name == "kube-root-ca.crt":
+            return STANDARD
+        case "ServiceAccount" if name == "default":
+            return STANDARD
+        case "PriorityClass" if name.startswith(_SYSTEM_PRIORITY):
+            return STANDARD
+        case "Secret" if obj.get("type") == "kubernetes.io/service-account-token":
+            return CREDENTIALS
+        case "EndpointSlice" if (
+            labels.get("endpointslice.kubernetes.io/managed-by") in _MANAGED_SLICES
+        ):
+            return ANEW
+        case "PersistentVolume" if _annotation(obj, "pv.kubernetes.io/provisioned-by"):
+            return ANEW
+        case "ReplicaSet" if _owned(obj) and not keep_placement:
+            return ANEW
+        case "Job" if _owned(obj):
+            return ANEW
+        case "Pod":
+            return _pod_out(obj, keep_placement)
+    if labels.get("kubernetes.io/bootstrapping") in ("rbac-defaults", "default-component"):
+        return STANDARD
+    return ""
+
+
+def _pod_out(pod: Obj, keep_placement: bool) -> str:
+    if _annotation(pod, "kubernetes.io/config.mirror") or _owner(pod) == "Node":
+        return ON_NODE
+    if _at(pod, "status").get("phase") in FINISHED:
+        return OVER
+    if pod["metadata"].get("deletionTimestamp"):
+        return LEAVING
+    placed = _at(pod, "spec").get("nodeName")
+    return "" if not _owned(pod) or (keep_placement and placed) else ANEW
+
+
+def _stripped(given: Obj, keep_placement: bool) -> Obj:
+    obj = copy.deepcopy(given)
+    kind = obj["kind"]
+    meta = obj.get("metadata") or {}
+    obj["metadata"] = {key: meta[key] for key in _META if meta.get(key)}
+    annotations = obj["metadata"].pop("annotations", {})
+    history = keep_placement and kind in ("Deployment", "ReplicaSet")
+    wanted = {
+        key: value
+        for key, value in annotations.items()
+        if not key.startswith(_WRITTEN) or (history and key.startswith(_REVISION))
+    }
+    if wanted:
+        obj["metadata"]["annotations"] = wanted
+    status = obj.pop("status", None) or {}
+    spec = obj.get("spec") if isinstance(obj.get("spec"), dict) else {}
+    assert isinstance(spec, dict)
+    match kind:
+        case "Node":
+            _node(obj, spec, status)
+        case "Service":
+            headless = spec.get("clusterIP") == "None"
+            for field in _SERVICE:
+                spec.pop(field, None)
+            if headless:
+                spec["clusterIP"] = "None"
+        case "Pod":
+            _pod(spec)
+            for term in _terms(spec):
+                _unmerge(term)
+            if not keep_placement:
+                spec.pop("nodeName", None)
+        case "Job":
+            _job(obj, spec)
+        case "Namespace":
+            obj.pop("spec", None)
+        case "PersistentVolumeClaim":
+            spec.pop("volumeName", None)
+        case "StorageClass":
+            return _class(obj)
+        case "PersistentVolume":
+            spec.pop("claimRef", None)
+        case "CustomResourceDefinition":
+            spec.pop("conversion", None)
+        case "ServiceAccount":
+            obj.pop("secrets", None)
+    template = _template(obj)
+    if template is not None:
+        _pod(_at(template, "spec"))
+    return obj
+
+
+def _node(obj: Obj, spec: Obj, status: Obj) -> None:
+    """Its size, its labels and its owner's taints; the rest is for whoever brings it to life."""
+    taints = [taint for taint in spec.get("taints") or () if not taint["key"].startswith(_TAINTS)]
+    obj["spec"] = {"taints": taints} if taints else {}
+    if spec.get("unschedulable"):
+        obj["spec"]["unschedulable"] = True
+    obj["status"] = {key: status[key] for key in ("allocatable", "capacity") if key in status}
+
+
+def _pod(spec: Obj) -> None:
+    """Without the token that admission gave it, and with no priority but that of its class."""
+    spec.pop("priority", None)
+    spec["volumes"] = [
+        volume for volume in spec.get("volumes") or () if not _token(volume.get("name", ""))
+    ]
+    for field in ("initContainers", "containers", "ephemeralContainers"):
+        for container in spec.get(field) or ():
+            mounts = container.get("volumeMounts") or ()
+            container["volumeMounts"] = [
+                mount for mount in mounts if not _token(mount.get("name", ""))
+            ]
+    if not spec["volumes"]:
+        del spec["volumes"]
+
+
+def _terms(spec: Obj) -> Iterator[Obj]:
+    """What a pod says about other pods: constraints and terms of its affinities."""
+    yield from spec.get("topologySpreadConstraints") or ()
+    for field in ("podAffinity", "podAntiAffinity"):
+        affinity = _at(spec, "affinity", field)
+        yield from affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or ()
+        for weighted in affinity.get("preferredDuringSchedulingIgnoredDuringExecution") or ():
+            yield _at(weighted, "podAffinityTerm")
+
+
+def _unmerge(term: Obj) -> None:
+    """Take out of a selector what the server put there for the label keys beside it."""
+    keys = {*(term.get("matchLabelKeys") or ()), *(term.get("mismatchLabelKeys") or ())}
+    selector = _at(term, "labelSelector")
+    if keys and "matchExpressions" in selector:
+        rest = [one for one in selector["matchExpressions"] if one["key"] not in keys]
+        selector["matchExpressions"] = rest
+
+
+def _job(obj: Obj, spec: Obj) -> None:
+    """The selector was made from the other cluster's uid."""
+    if not spec.get("manualSelector"):
+        spec.pop("selector", None)
+        for meta in (obj["metadata"], _at(obj, "spec", "template", "metadata")):
+            labels = meta.get("labels") or {}
+            for label in ("controller-uid", "batch.kubernetes.io/controller-uid"):
+                labels.pop(label, None)
+
+
+def _missing(objects: Iterable[Obj], wanted: set[Reference]) -> Iterator[Obj]:
+    """What is referred to, without which nothing would come up, and which is not there."""
+    there: set[Reference] = {("Namespace", "", name) for name in _NAMESPACES}
+    for obj in objects:
+        meta = obj["metadata"]
+        there.add((obj["kind"], meta.get("namespace", ""), meta["name"]))
+    for kind, namespace, name in sorted(wanted - there):
+        if not name:
+            continue
+        meta = {"name": name, **({"namespace": namespace} if namespace else {})}
+        made = {"apiVersion": "v1", "kind": kind, "metadata": meta}
+        match kind:
+            case "PriorityClass":
+                yield {**made, "apiVersion": "scheduling.k8s.io/v1", "value": 0}
+            case "StorageClass":
+                yield _class({"metadata": meta})
+            case "PersistentVolumeClaim":
+                size = {"requests": {"storage": CLAIM_SIZE}}
+                yield {**made, "spec": {"accessModes": ["ReadWriteOnce"], "resources": size}}
+            case _:
+                yield made
+
+
+def _references(obj: Obj) -> Iterator[Reference]:
+    """What an object, or its pods, cannot do without; some have no name."""
+    namespace = obj["metadata"].get("namespace", "")
+    yield "Namespace", "", namespace
+    own = _at(obj, "spec")
+    if obj["kind"] == "PersistentVolumeClaim":
+        yield "StorageClass", "", own.get("storageClassName") or ""
+    for claim in own.get("volumeClaimTemplates") or ():
+        yield "StorageClass", "", _at(claim, "spec").get("storageClassName") or ""
+    template = obj if obj["kind"] == "Pod" else _template(obj)
+    spec = _at(template, "spec") if template is not None else {}
+    account = spec.get("serviceAccountName") or spec.get("serviceAccount") or ""
+    if account != "default":
+        yield "ServiceAccount", namespace, account
+    priority = spec.get("priorityClassName") or ""
+    if not priority.startswith(_SYSTEM_PRIORITY):
+        yield "PriorityClass", "", priority
+    for volume in spec.get("volumes") or ():
+        claim = _at(volume, "persistentVolumeClaim").get("claimName") or ""
+        yield "PersistentVolumeClaim", namespace, claim
+
+
+def _class(given: Obj) -> Obj:
+    """The storage class, with simulated volumes."""
+    return {
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "StorageClass",
+        "metadata": given["metadata"],
+        "provisioner": EMBEDDED,
+        "reclaimPolicy": given.get("reclaimPolicy") or "Delete",
+        "volumeBindingMode": given.get("volumeBindingMode") or WAIT,
+    }
+
+
+def _template(obj: Obj) -> Obj | None:
+    path = _TEMPLATES.get(obj["kind"])
+    return _at(obj, *path) if path else None
+
+
+def _at(obj: Obj, *path: str) -> Obj:
+    """The mapping below a path, or an empty one."""
+    value: Any = obj
+    for step in path:
+        value = value.get(step) if isinstance(value, dict) else None
+    return value if isinstance(value, dict) else {}
+
+
+def _owned(obj: Obj) -> bool:
+    return bool(_owner(obj))
+
+
+def _owner(obj: Obj) -> str:
+    """The kind of the controller that owns an object."""
+    for owner in obj["metadata"].get("ownerReferences") or ():
+        if owner.get("controller"):
+            return str(owner.get("kind", ""))
+    return ""
+
+
+def _annotation(obj: Obj, name: str) -> str:
+    return str(_at(obj, "metadata", "annotations").get(name) or "")
+
+
+def _token(volume: str) -> bool:
+    return volume.startswith(_TOKENS)

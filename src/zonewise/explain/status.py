@@ -1,0 +1,130 @@
+"""A cluster on one page: its zones, and how much of each Service's traffic stays in its zone.
+
+In-zone numbers are those of the simulated traffic of an embedded cluster, and are left out where
+there are none.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from zonewise.api import Node, Pod, Service
+from zonewise.api.gates import FeatureGates
+from zonewise.api.meta import Key
+from zonewise.api.objects.discovery import EndpointSlice
+from zonewise.api.objects.pod_state import finished, ready
+from zonewise.topology import cpu_milli, is_ready, zone_of
+from zonewise.traffic import as_obeyed, hint_request_of
+from zonewise.traffic.slices import services_of
+
+
+class ServiceTraffic(msgspec.Struct, frozen=True, rename="camel"):
+    """What became of a Service's requests, as simulated traffic counts it.
+
+    ``failed`` is the part of the requests that nobody answered, ``in_zone`` that of the others
+    which stayed in their zone; None if there were no others.
+    """
+
+    requests: int
+    failed: float
+    in_zone: float | None = None
+
+
+class ZoneOverview(msgspec.Struct, frozen=True, rename="camel"):
+    """One zone; "" is that of nodes without one."""
+
+    name: str
+    nodes: int
+    nodes_ready: int
+    cpu_milli: int
+    pods: int
+    pods_ready: int
+
+
+class ServiceOverview(msgspec.Struct, frozen=True, rename="camel"):
+    """One Service; ``in_zone`` and ``failed`` are parts of simulated requests, if there are any."""
+
+    namespace: str
+    name: str
+    mode: str
+    endpoints: int
+    in_zone: float | None
+    failed: float | None
+
+
+class Overview(msgspec.Struct, frozen=True, rename="camel"):
+    """The page."""
+
+    zones: tuple[ZoneOverview, ...]
+    pods: int
+    pods_ready: int
+    pods_pending: int
+    services: tuple[ServiceOverview, ...]
+
+    @property
+    def nodes(self) -> int:
+        """How many nodes there are."""
+        return sum(zone.nodes for zone in self.zones)
+
+
+def overview(
+    *,
+    nodes: Iterable[Node],
+    pods: Iterable[Pod],
+    services: Iterable[Service],
+    slices: Iterable[EndpointSlice],
+    seen: Mapping[Key, ServiceTraffic],
+) -> Overview:
+    """The page of a cluster."""
+    living = [pod for pod in pods if not finished(pod)]
+    on, ready_on = Counter[str](), Counter[str]()
+    for pod in living:
+        on[pod.spec.node_name] += 1
+        ready_on[pod.spec.node_name] += ready(pod)
+    by_zone: dict[str, list[Node]] = {}
+    for node in nodes:
+        by_zone.setdefault(zone_of(node), []).append(node)
+    return Overview(
+        zones=tuple(
+            ZoneOverview(
+                name=zone,
+                nodes=len(members),
+                nodes_ready=sum(map(is_ready, members)),
+                cpu_milli=sum(map(cpu_milli, members)),
+                pods=sum(on[node.metadata.name] for node in members),
+                pods_ready=sum(ready_on[node.metadata.name] for node in members),
+            )
+            for zone, members in sorted(by_zone.items())
+        ),
+        pods=len(living),
+        pods_ready=ready_on.total(),
+        pods_pending=on[""],
+        services=tuple(_routes(services, slices, seen)),
+    )
+
+
+def _routes(
+    services: Iterable[Service], slices: Iterable[EndpointSlice], seen: Mapping[Key, ServiceTraffic]
+) -> Iterable[ServiceOverview]:
+    gates = FeatureGates()
+    answering: dict[Key, set[str]] = {}
+    for piece in slices:
+        names = (one.name for one in map(as_obeyed, piece.endpoints or ()) if one.ready)
+        for key in services_of(piece):
+            answering.setdefault(key, set()).update(names)
+    for service in sorted(services, key=lambda service: service.key):
+        if not service.spec.selector:
+            continue
+        found = seen.get(service.key)
+        headless = service.spec.cluster_ip == "None"
+        yield ServiceOverview(
+            namespace=service.metadata.namespace,
+            name=service.metadata.name,
+            mode="headless" if headless else hint_request_of(service, gates).mode.value,
+            endpoints=len(answering.get(service.key, ())),
+            in_zone=found.in_zone if found else None,
+            failed=found.failed if found else None,
+        )

@@ -1,0 +1,116 @@
+"""What somebody should be woken up for, or at least told: rules for Prometheus.
+
+As a PrometheusRule where the Prometheus operator is, else as a ConfigMap with a file of rules.
+"""
+
+from __future__ import annotations
+
+import yaml
+
+from zonewise.install.wanted import LEASE, NAME, Installation, Obj
+
+STALE_SECONDS = 300
+HINTS = "zonewise_hints_services"
+
+
+def rules(*, budgets: bool = False) -> Obj:
+    """The groups of rules; some are about budgets."""
+    return {
+        "groups": [
+            {
+                "name": NAME,
+                "rules": [
+                    _rule(
+                        "ZonewiseHintsLost",
+                        f'sum({HINTS}{{state="unhinted",mode!="Off"}}) >'
+                        f' (sum({HINTS}{{state="unhinted",mode!="Off"}} offset 15m) or vector(0))',
+                        "10m",
+                        "warning",
+                        "More Services have lost their hints",
+                        "Traffic that could stay in its zone crosses zones. `zonewise explain"
+                        " services -A` names them, `zonewise explain service NAME` says why.",
+                    ),
+                    _rule(
+                        "ZonewiseWatchStale",
+                        f"max by (pod, resource) (zonewise_watch_last_byte_age_seconds)"
+                        f" > {STALE_SECONDS}",
+                        "1m",
+                        "warning",
+                        "A watch of {{ $labels.resource }} is stale",
+                        "Nothing was received from the API server for minutes, not even a bookmark;"
+                        " decisions may be out of date. Look at the log of the pod, and whether it"
+                        " reaches the API server.",
+                    ),
+                    _rule(
+                        "ZonewiseLeaderMissing",
+                        f'(sum(leader_election_master_status{{name="{LEASE}"}}) or vector(0)) < 1',
+                        "2m",
+                        "critical",
+                        "No controller leads",
+                        "EndpointSlices and hints do not change until one does. Look at the pods in"
+                        f" the namespace of Zonewise and at the lease {LEASE}.",
+                    ),
+                    *(_budget_rules() if budgets else ()),
+                ],
+            }
+        ]
+    }
+
+
+def _budget_rules() -> list[Obj]:
+    """What budgets need somebody for."""
+    return [
+        _rule(
+            "ZonewiseGateFailing",
+            'sum(rate(zonewise_admission_total{path=~"/evictions|/deletions|/replicasets",'
+            'outcome=~"failed|late|busy"}[5m])) > 0',
+            "5m",
+            "critical",
+            "The gate of disruption budgets does not answer in time",
+            "Evictions are refused meanwhile. Deletions that API servers could not ask about pass"
+            " unasked: see apiserver_admission_webhook_fail_open_count.",
+        ),
+        _rule(
+            "ZonewiseGateBypassed",
+            'sum(increase(apiserver_admission_webhook_fail_open_count{name="deletions.zonewise.io"}'
+            "[15m])) > 0",
+            "1m",
+            "warning",
+            "Pods were deleted without asking their budgets",
+            "No webhook of Zonewise could be reached. Look at its pods and its Service.",
+        ),
+    ]
+
+
+def _rule(name: str, expression: str, wait: str, severity: str, summary: str, text: str) -> Obj:
+    return {
+        "alert": name,
+        "expr": expression,
+        "for": wait,
+        "labels": {"severity": severity},
+        "annotations": {"summary": summary, "description": text},
+    }
+
+
+def alerts(wanted: Installation) -> list[Obj]:
+    """The rules as an object, in the form that was asked for."""
+    if wanted.alerts == "prometheusrule":
+        return [
+            {
+                "apiVersion": "monitoring.coreos.com/v1",
+                "kind": "PrometheusRule",
+                "metadata": wanted.metadata(NAME),
+                "spec": rules(budgets=wanted.budgets != "off"),
+            }
+        ]
+    if wanted.alerts == "configmap":
+        text = yaml.safe_dump(rules(budgets=wanted.budgets != "off"), sort_keys=False, width=1000)
+        return [
+            {
+                "apiVersion": "v1",
+                "kind": "ConfigMap",
+                "metadata": wanted.metadata(f"{NAME}-alerts"),
+                "data": {"zonewise.rules.yaml": text},
+            }
+        ]
+    return []

@@ -1,0 +1,128 @@
+"""Whom API servers ask before they write, and what happens if nobody answers: the write.
+
+What is about hints fails open, within two seconds: a cluster whose webhook is gone must go on as if
+it had never been there. Budgets are held where a namespace asks for it. There evictions, and a
+Deployment that makes a ReplicaSet smaller, fail closed: both are tried again. Deletions fail open,
+with an alert. Who is asked about stands in ``matchConditions``: kubelets, garbage collection, the
+controllers of namespaces and nodes never reach a webhook, up or down. Our own namespace is left
+out, so that the slices of the webhook's own Service never wait for it. The certificate's authority
+is not here: the programs put it in.
+"""
+
+from __future__ import annotations
+
+from zonewise.install.wanted import NAME, WEBHOOK, Installation, Obj
+
+TIMEOUT = 2
+GATE_TIMEOUT = 5
+OPT_IN = {"key": "zonewise.io/budgets", "operator": "In", "values": ["enforce"]}
+CONTROLLERS = (
+    "replicaset-controller",
+    "replication-controller",
+    "statefulset-controller",
+    "daemon-set-controller",
+)
+ALL_IN_ONE = "system:kube-controller-manager"
+"""The user of a controller manager whose controllers have none of their own."""
+
+
+def configurations(wanted: Installation) -> list[Obj]:
+    """Services are validated in every mode; slices are changed where we adopt them."""
+    validating = [_webhook(wanted, "services", "/services", "")]
+    mutating = []
+    if wanted.role == "adopt":
+        slices = _webhook(wanted, "endpointslices", "/hints", "discovery.k8s.io")
+        managed = {"endpointslice.kubernetes.io/managed-by": "endpointslice-controller.k8s.io"}
+        slices["objectSelector"] = {"matchLabels": managed}
+        mutating.append(slices)
+    if wanted.budgets != "off":
+        validating += [_evictions(wanted), _deletions(wanted)]
+    if wanted.budgets == "enforce":
+        mutating.append(_clamp(wanted))
+    made = [_configuration(wanted, "Validating", validating)]
+    if mutating:
+        made.append(_configuration(wanted, "Mutating", mutating))
+    return made
+
+
+def _evictions(wanted: Installation) -> Obj:
+    hook = _gate(wanted, "evictions", ["CREATE"], "pods/eviction")
+    return hook | {"failurePolicy": "Fail" if wanted.budgets == "enforce" else "Ignore"}
+
+
+def _deletions(wanted: Installation) -> Obj:
+    users = [f"system:serviceaccount:kube-system:{name}" for name in CONTROLLERS]
+    named = ", ".join(f"'{name}'" for name in (*users, *wanted.gated_users))
+    owned = "has(oldObject.metadata.ownerReferences) && oldObject.metadata.ownerReferences.exists("
+    owned += "owner, has(owner.controller) && owner.controller)"
+    who = f"request.userInfo.username in [{named}] ||"
+    who += f" (request.userInfo.username == '{ALL_IN_ONE}' && {owned})"
+    return _gate(wanted, "deletions", ["DELETE"], "pods") | {
+        "matchConditions": [
+            {"name": "workload-controllers", "expression": who},
+            {"name": "stays", "expression": "!has(oldObject.metadata.deletionTimestamp)"},
+        ]
+    }
+
+
+def _clamp(wanted: Installation) -> Obj:
+    user = "system:serviceaccount:kube-system:deployment-controller"
+    who = f"request.userInfo.username in ['{user}', '{ALL_IN_ONE}']"
+    less = "object.spec.replicas < oldObject.spec.replicas"
+    return _gate(wanted, "replicasets", ["UPDATE"], "replicasets", group="apps") | {
+        "failurePolicy": "Fail",
+        "sideEffects": "None",
+        "matchConditions": [
+            {"name": "deployments", "expression": who},
+            {"name": "decreases", "expression": less},
+        ],
+    }
+
+
+def _gate(
+    wanted: Installation, name: str, operations: list[str], resource: str, *, group: str = ""
+) -> Obj:
+    """A webhook for the namespaces that have opted in; ours and the system's never are."""
+    never = {
+        "key": "kubernetes.io/metadata.name",
+        "operator": "NotIn",
+        "values": [wanted.namespace, "kube-system"],
+    }
+    hook = _webhook(wanted, name, f"/{name}", group)
+    hook["rules"][0] |= {"operations": operations, "resources": [resource]}
+    return hook | {
+        "sideEffects": "NoneOnDryRun",
+        "timeoutSeconds": GATE_TIMEOUT,
+        "namespaceSelector": {"matchExpressions": [OPT_IN, never]},
+    }
+
+
+def _configuration(wanted: Installation, kind: str, webhooks: list[Obj]) -> Obj:
+    return {
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": f"{kind}WebhookConfiguration",
+        "metadata": wanted.metadata(NAME, inside=False),
+        "webhooks": webhooks,
+    }
+
+
+def _webhook(wanted: Installation, resource: str, path: str, group: str) -> Obj:
+    ours = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": [wanted.namespace]}
+    return {
+        "name": f"{resource}.zonewise.io",
+        "clientConfig": {"service": {"namespace": wanted.namespace, "name": WEBHOOK, "path": path}},
+        "rules": [
+            {
+                "operations": ["CREATE", "UPDATE"],
+                "apiGroups": [group],
+                "apiVersions": ["v1"],
+                "resources": [resource],
+            }
+        ],
+        "failurePolicy": "Ignore",
+        "matchPolicy": "Equivalent",
+        "sideEffects": "None",
+        "timeoutSeconds": TIMEOUT,
+        "admissionReviewVersions": ["v1"],
+        "namespaceSelector": {"matchExpressions": [ours]},
+    }

@@ -1,0 +1,1 @@
+"""Structural schemas of custom resources: compiled, checked, and their CEL rules."""

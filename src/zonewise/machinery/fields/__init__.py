@@ -1,0 +1,1 @@
+"""Sets of fields, who manages them, and server-side apply."""

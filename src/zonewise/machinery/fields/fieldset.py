@@ -1,0 +1,368 @@
+"""Sets of fields, in the very form an API server stores them (FieldsV1).
+
+A set is a tree of dicts whose keys are path elements: ``f:name`` a field, ``k:{"name":"x"}`` an
+item of a keyed list, ``v:"x"`` a member of a set, ``i:0`` an index. A node is a member of the set
+when it is empty or has the key ``.``; other nodes only lead to members. At the root, ``{}`` is the
+empty set. There is no second representation to decode into: what JSON gives is what we calculate
+with, and an entry nobody changed is stored again as the object it was read as.
+
+Trees are never changed in place. Every operation returns its left operand itself where the result
+equals it, copies only the levels on the way to a difference, and walks the right operand, which
+after an ordinary write is a handful of fields beside the hundred that the left one has. All trees
+are in canonical order: ``.`` first, then fields, keys, values and indexes, each sorted by what
+they mean, as a real server writes them; operations keep that order, and ``canonical`` makes it for
+trees that come from outside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+import msgspec
+
+from zonewise.api.errors import ParseError
+
+Fields: TypeAlias = dict[str, Any]
+Path: TypeAlias = tuple[str, ...]
+
+SELF = "."
+DEPTH_LIMIT = 200  # of a set that a client sends; objects nest less
+REMEMBERED = 256  # characters of a path element that is worth remembering
+
+_ESCAPED = str.maketrans(
+    {
+        "<": "\\u003c",
+        ">": "\\u003e",
+        "&": "\\u0026",
+        "\u2028": "\\u2028",
+        "\u2029": "\\u2029",
+    }
+)
+_KINDS = {"f": 0, "k": 1, "v": 2, "i": 3}
+
+
+def value_element(value: Any) -> str:
+    """The path element of a member of a set-like list."""
+    return "v:" + _json(value)
+
+
+def key_element(keys: Sequence[tuple[str, Any]]) -> str:
+    """The path element of an item of a keyed list; ``keys`` are names and values in any order."""
+    return "k:" + _json(dict(sorted(keys)))
+
+
+def single_key(name: str, value: str) -> str:
+    """The path element of an item with one key, which is text: the most frequent kind."""
+    return _single_key(name, value) if len(value) <= REMEMBERED else key_element([(name, value)])
+
+
+@lru_cache(maxsize=4096)
+def _single_key(name: str, value: str) -> str:
+    return "k:" + _json({name: value})
+
+
+def keyed(names: tuple[str, ...], *values: Any) -> str:
+    """The path element of an item with these keys; short plain values are remembered."""
+    for value in values:
+        if not isinstance(value, str | int) or (isinstance(value, str) and len(value) > REMEMBERED):
+            return key_element(list(zip(names, values, strict=True)))
+    return _keyed(names, *values)
+
+
+@lru_cache(maxsize=4096, typed=True)
+def _keyed(names: tuple[str, ...], *values: Any) -> str:
+    return key_element(list(zip(names, values, strict=True)))
+
+
+def _json(value: Any) -> str:
+    return msgspec.json.encode(value).decode().translate(_ESCAPED)
+
+
+def is_member(node: Fields) -> bool:
+    """Whether the field a node stands for is itself in the set."""
+    return not node or SELF in node
+
+
+def has(fields: Fields, path: Iterable[str]) -> bool:
+    """Whether a path is in the set; the empty path never is."""
+    node: Fields | None = None
+    level = fields
+    for element in path:
+        node = level.get(element)
+        if node is None:
+            return False
+        level = node
+    return node is not None and is_member(node)
+
+
+def below(fields: Fields, element: str) -> Fields:
+    """The part of the set that lies below an element, as a set of its own."""
+    node = fields.get(element)
+    if not node:
+        return {}
+    return node if SELF not in node else {key: sub for key, sub in node.items() if key != SELF}
+
+
+def of_paths(paths: Iterable[Sequence[str]]) -> Fields:
+    """The set of these paths."""
+    root: Fields = {}
+    for path in paths:
+        chain: Fields = {}
+        for element in reversed(path):
+            chain = {element: chain}
+        root = union(root, chain)
+    return root
+
+
+def paths(fields: Fields) -> Iterator[Path]:
+    """Every member: at each level first the members there, then what is below them."""
+    yield from _paths((), fields)
+
+
+def _paths(prefix: Path, level: Fields) -> Iterator[Path]:
+    for element, node in level.items():
+        if element != SELF and is_member(node):
+            yield (*prefix, element)
+    for element, node in level.items():
+        if element != SELF and node:
+            yield from _paths((*prefix, element), node)
+
+
+def text(path: Iterable[str]) -> str:
+    """A path as conflicts print it: ``.spec.ports[port=80,protocol="TCP"].name``."""
+    return "".join(map(_element_text, path))
+
+
+def _element_text(element: str) -> str:
+    kind, content = element[0], element[2:]
+    if kind == "f":
+        return "." + content
+    if kind == "v":
+        return f"[={_value_text(msgspec.json.decode(content))}]"
+    if kind == "k":
+        keys = msgspec.json.decode(content)
+        return "[" + ",".join(f"{k}={_value_text(keys[k])}" for k in sorted(keys)) + "]"
+    return f"[{content}]"
+
+
+def _value_text(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def union(left: Fields, right: Fields) -> Fields:
+    """What is in either."""
+    if not left or not right:
+        return left or right
+    return _union(left, right)
+
+
+def _union(left: Fields, right: Fields) -> Fields:
+    if left is right or (not left and not right):
+        return left
+    out: Fields | None = None
+    if is_member(right) and not is_member(left):
+        out = {SELF: {}, **left}
+    if not left:
+        return right if is_member(right) else {SELF: {}, **right}
+    grown = False
+    for element, theirs in right.items():
+        if element == SELF:
+            continue
+        mine = left.get(element)
+        both = theirs if mine is None else _union(mine, theirs)
+        if both is mine:
+            continue
+        grown = grown or mine is None
+        if out is None:
+            out = dict(left)
+        out[element] = both
+    if out is None:
+        return left
+    return ordered(out) if grown else out
+
+
+def difference(left: Fields, right: Fields) -> Fields:
+    """What is in the left set and not in the right one; only equal paths cancel, never what is
+    below them.
+    """
+    if not left or not right:
+        return left
+    return _less(left, right, _difference)
+
+
+def _less(
+    left: Fields, right: Fields, rest_of: Callable[[Fields, Fields], Fields | None]
+) -> Fields:
+    """The left level, each element that is on the right as well replaced by what rests of it."""
+    out: Fields | None = None
+    for element, theirs in right.items():
+        mine = left.get(element)
+        if mine is None or element == SELF:
+            continue
+        rest = rest_of(mine, theirs)
+        if rest is mine:
+            continue
+        if out is None:
+            out = dict(left)
+        if rest is None:
+            del out[element]
+        else:
+            out[element] = rest
+    return left if out is None else out
+
+
+def _difference(left: Fields, right: Fields) -> Fields | None:
+    if not left:
+        return None if is_member(right) else left
+    rest = _less(left, right, _difference) if right else left
+    if SELF in rest and is_member(right):
+        rest = {element: node for element, node in rest.items() if element != SELF}
+    return _as_node(rest)
+
+
+def _as_node(level: Fields) -> Fields | None:
+    """A level as a node: nothing left is no node, only itself left is a leaf."""
+    if not level:
+        return None
+    return {} if len(level) == 1 and SELF in level else level
+
+
+def without(left: Fields, right: Fields) -> Fields:
+    """The left set less every path that is in the right set or below one that is."""
+    return _less(left, right, _without) if left and right else left
+
+
+def _without(left: Fields, right: Fields) -> Fields | None:
+    if is_member(right):
+        return None
+    return _as_node(without(left, right)) if left else left
+
+
+def intersection(left: Fields, right: Fields) -> Fields:
+    """What is in both."""
+    out: Fields = {}
+    for element, mine in left.items():
+        theirs = right.get(element)
+        if theirs is None or element == SELF:
+            continue
+        inner = intersection(mine, theirs) if mine and theirs else {}
+        if is_member(mine) and is_member(theirs):
+            out[element] = {SELF: {}, **inner} if inner else {}
+        elif inner:
+            out[element] = inner
+    return out
+
+
+def matching(fields: Fields, patterns: Sequence[Sequence[str]]) -> Fields:
+    """The part of the set at or below one of the patterns, in which ``*`` stands for any element.
+
+    A node on the way to a pattern stays a member if it was one.
+    """
+    if any(not pattern for pattern in patterns):
+        return fields
+    out: Fields = {}
+    for element, node in fields.items():
+        if element == SELF:
+            continue
+        rest = [pattern[1:] for pattern in patterns if pattern[0] in ("*", element)]
+        if not rest:
+            continue
+        inner = matching(below({element: node}, element), rest)
+        if is_member(node):
+            out[element] = {SELF: {}, **inner} if inner else {}
+        elif inner:
+            out[element] = inner
+    return out
+
+
+def ordered(level: Fields) -> Fields:
+    """One level in canonical order."""
+    names = sorted(level)
+    if names and names[-1] > "g":  # not only fields, which are in order as text
+        names.sort(key=_rank)
+    return {name: level[name] for name in names}
+
+
+def _rank(element: str) -> tuple[int, Any]:
+    return _short_rank(element) if len(element) <= REMEMBERED else _any_rank(element)
+
+
+@lru_cache(maxsize=8192)
+def _short_rank(element: str) -> tuple[int, Any]:
+    return _any_rank(element)
+
+
+def _any_rank(element: str) -> tuple[int, Any]:
+    if element == SELF:
+        return (-1, "")
+    kind, content = element[0], element[2:]
+    if kind == "f":
+        return (0, content)
+    if kind == "i":
+        return (3, int(content))
+    value = msgspec.json.decode(content)
+    if kind == "k":
+        return (1, tuple((name, _value_rank(value[name])) for name in sorted(value)))
+    return (2, _value_rank(value))
+
+
+def _value_rank(value: Any) -> tuple[int, Any]:
+    if isinstance(value, bool):
+        return (2, value)
+    if isinstance(value, int | float):
+        return (0, value)
+    if isinstance(value, str):
+        return (1, value)
+    return (3, _json(value))
+
+
+def canonical(fields: Any) -> Fields:
+    """A set that came from outside, checked and put in order.
+
+    Elements of a kind we do not know are dropped, as the real server does; malformed ones are
+    refused.
+    """
+    if not isinstance(fields, Mapping):
+        raise ParseError("a set of fields must be an object")
+    return _canonical(fields, DEPTH_LIMIT)
+
+
+def _canonical(level: Mapping[str, Any], depth: int) -> Fields:
+    if not depth:
+        raise ParseError(f"a set of fields nests deeper than {DEPTH_LIMIT}")
+    out: Fields = {}
+    for element, node in level.items():
+        if element == SELF:
+            out[SELF] = {}
+            continue
+        name = _canonical_element(element)
+        if name is None:
+            continue
+        if not isinstance(node, Mapping):
+            raise ParseError(f"the path element {element!r} must have an object below it")
+        sub = _canonical(node, depth - 1)
+        out[name] = {} if len(sub) == 1 and SELF in sub else sub
+    return ordered(out)
+
+
+def _canonical_element(element: str) -> str | None:
+    if len(element) < 2 or element[1] != ":":
+        raise ParseError(f"{element!r} is no path element: it must start with f:, k:, v: or i:")
+    kind, content = element[0], element[2:]
+    if kind not in _KINDS:
+        return None
+    if kind == "f":
+        return element
+    try:
+        if kind == "i":
+            return f"i:{int(content)}"
+        value = msgspec.json.decode(content)
+    except (ValueError, msgspec.DecodeError) as error:
+        raise ParseError(f"the path element {element!r} is malformed: {error}") from None
+    if kind == "v":
+        return value_element(value)
+    if not isinstance(value, dict):
+        raise ParseError(f"the path element {element!r} must hold the item's keys")
+    return key_element(list(value.items()))

@@ -1,0 +1,1 @@
+"""What the fields of an object are: types, the generated tables of the built-in kinds, formats."""

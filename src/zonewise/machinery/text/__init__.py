@@ -1,0 +1,1 @@
+"""JSON, YAML and times as an API server written in Go reads them."""

@@ -1,0 +1,126 @@
+"""UDP flows that lead to nobody: which they are, and their removal.
+
+The kernel remembers for each UDP flow where it was rewritten to, and a client that keeps sending
+keeps that alive, long after the endpoint is gone. After a change of a Service's UDP ports, flows to
+it whose answers come from none of its serving endpoints are removed; the next packet is routed
+anew. That also holds when nobody serves any more, and for flows that began before the Service did
+and were never rewritten.
+
+What counts is who serves, not who was chosen: hints, policies and readiness move new flows only.
+The first write of a program removes nothing: it does not know what changed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from zonewise.api.errors import ZonewiseError
+from zonewise.api.meta import Key
+from zonewise.proxy.netlink import HOME, NetlinkSocket, NetworkNamespace, conntrack
+from zonewise.proxy.netlink.conntrack import UdpFlow
+from zonewise.proxy.netlink.nftables import IPV4, IPV6, Family
+from zonewise.proxy.observer import Observer, Sync
+from zonewise.runtime.process.logs import logger
+from zonewise.traffic.routes import ServiceRoutes
+
+Way = tuple[str, str | None, int]
+"""Family, address (None: any of the node's) and port."""
+Serving = frozenset[tuple[str, int]]
+
+_ONE_BY_ONE = 16
+"""Up to so many ways the kernel searches for each; above, every UDP flow is looked at once."""
+
+_FAMILIES: Mapping[str, Family] = {"IPv4": IPV4, "IPv6": IPV6}
+
+_log = logger("flows")
+
+
+def ways_of(routes: ServiceRoutes | None) -> dict[Way, Serving]:
+    """Every way into the UDP ports of a Service, and who serves there."""
+    if routes is None:
+        return {}
+    return {
+        (port.family, route.address, route.number): frozenset(
+            (backend.address, backend.port) for backend in port.serving
+        )
+        for port in routes.ports
+        if port.protocol == "UDP"
+        for route in port.routes
+    }
+
+
+def is_stale(flow: UdpFlow, family: str, ways: Mapping[Way, Serving], node: Iterable[str]) -> bool:
+    """Whether a flow uses one of these ways and is answered by nobody who serves there."""
+    serving = ways.get((family, flow.target, flow.target_port))
+    if serving is None and (flow.rewritten or flow.target in node):
+        serving = ways.get((family, None, flow.target_port))
+    return serving is not None and (flow.answered_by, flow.answered_from) not in serving
+
+
+def _nobody(_family: str, _removed: int, _seconds: float) -> None:
+    """Nobody counts."""
+
+
+@dataclass(slots=True)
+class StaleFlows(Observer):
+    """Removes stale flows after each write.
+
+    ``addresses`` are those of the node.
+    """
+
+    addresses: Callable[[], tuple[str, ...]]
+    namespace: NetworkNamespace = HOME
+    tell: Callable[[str, int, float], None] = _nobody
+    """Told the family, how many flows went, and in how many seconds."""
+    _known: dict[Key, dict[Way, Serving]] = field(default_factory=dict)
+    _changed: dict[Way, Serving] = field(default_factory=dict)
+
+    def routed(self, key: Key, routes: ServiceRoutes | None) -> None:
+        before = self._known.get(key, {})
+        after = ways_of(routes)
+        if after:
+            self._known[key] = after
+        else:
+            self._known.pop(key, None)
+        for way in before:
+            if way not in after:
+                self._changed[way] = frozenset()
+        for way, serving in after.items():
+            if before.get(way) != serving:
+                self._changed[way] = serving
+
+    def synced(self, sync: Sync) -> None:
+        changed, self._changed = self._changed, {}
+        if sync.first or not changed:
+            return
+        try:
+            for family in _FAMILIES:
+                began = time.monotonic()
+                removed = self._clean(family, changed)
+                self.tell(family, removed, time.monotonic() - began)
+        except (ZonewiseError, OSError) as error:
+            _log.warning("stale UDP flows could not be removed", error=str(error))
+
+    def _clean(self, family: str, changed: Mapping[Way, Serving]) -> int:
+        ways = [way for way in changed if way[0] == family]
+        if not ways:
+            return 0
+        number = _FAMILIES[family]
+        node = self.addresses()
+        with self.namespace.entered():
+            link = NetlinkSocket()
+        with link:
+            stale = [
+                flow for flow in _asked(link, number, ways) if is_stale(flow, family, changed, node)
+            ]
+            return sum(conntrack.remove(link, number, flow) for flow in stale)
+
+
+def _asked(link: NetlinkSocket, family: Family, ways: list[Way]) -> Iterator[UdpFlow]:
+    if len(ways) > _ONE_BY_ONE:
+        yield from conntrack.flows(link, family)
+        return
+    for _, address, port in ways:
+        yield from conntrack.flows(link, family, target=address, port=port)

@@ -1,0 +1,87 @@
+"""Who else changed our tables: the kernel's commit notices.
+
+Every commit to nf_tables is told to a multicast group. A filter in the kernel leaves out those of
+one socket, ours, so that writing a hundred thousand elements wakes nobody. What others write comes
+here whole and is only searched for the table's name, because a busy firewall may write a lot. Too
+much at once overflows the socket, and then anything may have changed.
+"""
+
+from __future__ import annotations
+
+import errno
+import struct
+from array import array
+from collections.abc import Collection
+from enum import IntEnum
+
+from zonewise.proxy.netlink import nftables, wire
+from zonewise.proxy.netlink.socket import NetlinkSocket
+
+_SO_ATTACH_FILTER = 26
+_PORT = 12
+_BUFFER = 4 << 20
+
+
+class Touched(IntEnum):
+    """How much of a table others changed."""
+
+    NOTHING = 0
+    ELEMENTS = 1
+    RULES = 2
+
+
+class Notices:
+    """Commits to a table by anybody but one socket of ours and the processes in ``own``.
+
+    A program that speaks netlink is known by its process id unless it asks for another port; so
+    are the ``nft`` processes that this program runs.
+    """
+
+    def __init__(self, table: str, *, but: int, own: Collection[int] = ()) -> None:
+        self._name = wire.text(1, table)
+        self._own = own
+        self.socket = NetlinkSocket(groups=(nftables.GROUP,), receive=_BUFFER)
+        _leave_out(self.socket, but)
+
+    def close(self) -> None:
+        """Hear no more."""
+        self.socket.close()
+
+    def touched(self) -> Touched:
+        """What others changed since this was asked last; what was lost may have been anything."""
+        found = Touched.NOTHING
+        while True:
+            try:
+                data = self.socket.receive()
+            except OSError as error:
+                if error.errno != errno.ENOBUFS:
+                    raise
+                found = Touched.RULES
+                continue
+            if data is None:
+                return found
+            if wire.HEADER.unpack_from(data)[4] not in self._own and self._name in bytes(data):
+                found = max(found, self._worst(data))
+
+    def _worst(self, data: memoryview) -> Touched:
+        kinds = (kind for kind, _, _, body in wire.each_message(data) if self._name in bytes(body))
+        others = any(kind not in nftables.ELEMENT_MESSAGES for kind in kinds)
+        return Touched.RULES if others else Touched.ELEMENTS
+
+
+def _leave_out(socket: NetlinkSocket, port: int) -> None:
+    """Drop datagrams whose first message was caused by that port.
+
+    Messages of one commit all have the same cause. A filter reads numbers as the network orders
+    them; a message's port is in the host's order.
+    """
+    swapped = struct.unpack(">I", struct.pack("=I", port))[0]
+    program = (
+        (0x20, 0, 0, _PORT),  # load the word at the port
+        (0x15, 0, 1, swapped),  # if it is ours
+        (0x06, 0, 0, 0),  # keep nothing
+        (0x06, 0, 0, 0xFFFFFFFF),  # else keep all
+    )
+    code = b"".join(struct.pack("=HBBI", *line) for line in program)
+    held = array("B", code)
+    socket.setsockopt(_SO_ATTACH_FILTER, struct.pack("@HP", len(program), held.buffer_info()[0]))

@@ -1,0 +1,27 @@
+"""What a proxy would write on a node, as text for ``nft -f``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from zonewise.api.objects.core import Node
+from zonewise.proxy.objects import ServiceCIDR
+from zonewise.proxy.settings import ProxySettings
+from zonewise.proxy.tables.desired import desire
+from zonewise.proxy.tables.rendering import whole
+from zonewise.proxy.tables.ruleset import frame
+from zonewise.traffic.routes import NodeRoutes, ProxyLocation
+
+
+def preview(
+    routes: NodeRoutes, node: Node, cidrs: Iterable[ServiceCIDR], settings: ProxySettings
+) -> str:
+    """The tables with all that would be in them; the same input in any order, the same text."""
+    desired = desire(routes.services, routes.node)
+    texts = tuple(sorted(text for one in cidrs for text in one.spec.cidrs))
+    return whole(
+        {family: frame(family, made) for family, made in settings.frames().items()},
+        dict(sorted(desired.elements.items())),
+        settings.networks(node, ProxyLocation.of(node).addresses, texts),
+        sorted(desired.choices(), key=lambda one: (one[0], one[1].name)),
+    )

@@ -1,0 +1,113 @@
+"""The proxy as a program: its parts, and the order in which they begin and end.
+
+First the kernel's rules: nothing that they do not need is loaded before they are written, or before
+``PATIENCE`` seconds have passed, so that a proxy which waits for an API server can be asked how it
+is. Until then the garbage collector rests too: it would walk what is just being made. Told to stop,
+the program leaves the tables as they are: packets go on, and the next one goes on from there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from contextlib import suppress
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from zonewise.api.errors import Forbidden, NotFound
+from zonewise.proxy import sysctls
+from zonewise.proxy.flows import StaleFlows
+from zonewise.proxy.notes import Notes
+from zonewise.proxy.objects import ServiceCIDR
+from zonewise.proxy.proxier import Proxier
+from zonewise.proxy.settings import ProxySettings
+from zonewise.proxy.summary import RoutesSummary
+from zonewise.proxy.tables.kernel import Kernel
+from zonewise.runtime.cache.cache import Cache
+from zonewise.runtime.process.logs import logger
+
+if TYPE_CHECKING:
+    from zonewise.runtime.cache.store import Store
+    from zonewise.runtime.client.client import Client
+    from zonewise.runtime.process.process import Process
+
+PATIENCE = 5.0
+
+_log = logger("proxy")
+
+
+async def initialise(settings: ProxySettings) -> None:
+    """What has to be there before pods: tables, empty if there are none, and kernel settings."""
+    sysctls.apply(settings.conntrack)
+    kernel = Kernel(settings.frames())
+    try:
+        kernel.read()
+        await kernel.prepare()
+    finally:
+        kernel.close()
+
+
+class NodeProxy:
+    """One node's proxy with all that looks on: three endless tasks, whoever runs them."""
+
+    def __init__(
+        self,
+        client: Client,
+        cache: Cache,
+        kernel: Kernel,
+        settings: ProxySettings,
+        *,
+        service_cidrs: Store[ServiceCIDR] | None,
+    ) -> None:
+        self._cache = cache
+        self._settings = settings
+        self._namespace = kernel.namespace
+        self.proxier = Proxier(cache, kernel, settings, service_cidrs=service_cidrs)
+        self.notes = Notes(client, settings.node_name, service=self.proxier.services.get)
+        self._summary = RoutesSummary()
+        self.written = self._summary.written
+        self._flows = StaleFlows(lambda: self.proxier.place.addresses, kernel.namespace)
+        self.proxier.observers = (self._summary, self.notes, self._flows)
+
+    async def look_out(self) -> None:
+        """Tell of health and metrics, from the first write on or once that takes too long."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(PATIENCE):
+                await self._summary.written.wait()
+        gc.enable()
+        lookout = import_module("zonewise.proxy.lookout")
+        await lookout.look_out(
+            self.proxier,
+            self._cache,
+            self._settings,
+            summary=self._summary,
+            notes=self.notes,
+            flows=self._flows,
+            namespace=self._namespace,
+        )
+
+
+async def serve(process: Process, client: Client, settings: ProxySettings) -> None:
+    """Keep the packets of one node right until the program is to stop."""
+    sysctls.apply(settings.conntrack)
+    kernel = Kernel(settings.frames())
+    try:
+        cache = Cache(client)
+        cidrs = await service_cidrs(client, cache)
+        node = NodeProxy(client, cache, kernel, settings, service_cidrs=cidrs)
+        process.spawn(cache.run(), name="cache")
+        process.spawn(node.notes.run(), name="events")
+        process.spawn(node.look_out(), name="health and metrics")
+        await process.until_stop(node.proxier.run())
+    finally:
+        kernel.close()
+
+
+async def service_cidrs(client: Client, cache: Cache) -> Store[ServiceCIDR] | None:
+    """Where ClusterIPs come from; clusters before 1.33 do not say, and then nothing is dropped."""
+    try:
+        await client.list(ServiceCIDR, limit=1)
+    except (NotFound, Forbidden) as error:
+        _log.info("unallocated ClusterIPs are not dropped", reason=str(error))
+        return None
+    return cache.store(ServiceCIDR)

@@ -1,0 +1,347 @@
+"""The proxy's loop: what changes in the cluster is changed in the kernel.
+
+*Woken* by Services, EndpointSlices, the own Node, ServiceCIDRs and, once a Service has topology
+keys, by labels of other nodes. A change marks Services; the loop takes all that are marked, makes
+their routes anew and writes one transaction. Changes that come meanwhile are taken together next
+time, so a burst costs few transactions and a single change is not held up by any period.
+
+*First write*: only after every list is complete. Then, as after a failure, once an hour, and when
+somebody else changed our tables, the kernel is read and everything that differs is written. A
+failure is retried with growing pauses; what was marked stays marked.
+
+*Topology keys* need the labels of all nodes. They are watched, as metadata only, from the first
+Service with keys on; such a Service waits until that list is complete, because a node that is not
+known yet looks like one where nobody is near.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
+
+from zonewise.api.errors import ConfigError, ZonewiseError
+from zonewise.api.meta import Key
+from zonewise.api.objects.core import Node, Service
+from zonewise.api.objects.discovery import (
+    HEADLESS_LABEL,
+    TRIGGER_ANNOTATION,
+    LeanEndpointSlice,
+    service_of,
+)
+from zonewise.proxy.netlink import Touched
+from zonewise.proxy.objects import NodeMetadata, ServiceCIDR
+from zonewise.proxy.observer import Change, Observer, Sync
+from zonewise.proxy.settings import ProxySettings
+from zonewise.proxy.tables.desired import Desired
+from zonewise.proxy.tables.kernel import Kernel, Networks
+from zonewise.proxy.tables.layout import NOTHING, Layout, lay_out
+from zonewise.runtime.cache.cache import Cache
+from zonewise.runtime.cache.store import Store
+from zonewise.runtime.client.pace import Pace
+from zonewise.runtime.process.logs import logger
+from zonewise.runtime.process.memory import paused, settle
+from zonewise.traffic.keys import topology_keys
+from zonewise.traffic.routes import PROXY_NAME_LABEL, ProxyLocation, ServiceRoutes, service_routes
+
+RESYNC = 3600.0
+_AT_ONCE = 100
+"""Services laid out between two looks at whatever else the program has to do."""
+
+_log = logger("proxy")
+
+
+def _owners(piece: LeanEndpointSlice) -> tuple[Key, ...]:
+    """The Service of a slice, as an index has it."""
+    name = service_of(piece)
+    return ((piece.metadata.namespace, name),) if name else ()
+
+
+class Proxier:
+    """Follows a cluster for one node."""
+
+    def __init__(
+        self,
+        cache: Cache,
+        kernel: Kernel,
+        settings: ProxySettings,
+        *,
+        service_cidrs: Store[ServiceCIDR] | None = None,
+    ) -> None:
+        name = settings.routing.proxy_name
+        chosen = f"{PROXY_NAME_LABEL}={name}" if name else f"!{PROXY_NAME_LABEL}"
+        self._cache = cache
+        self._kernel = kernel
+        self._settings = settings
+        self.observers: tuple[Observer, ...] = ()
+        self.waiting_since: float | None = None
+        """When the oldest change came that is not written yet."""
+        self.services = cache.store(Service, label_selector=chosen)
+        self.slices = cache.store(
+            LeanEndpointSlice,
+            label_selector=f"!{HEADLESS_LABEL}",
+            indexes={"service": _owners},
+        )
+        self.nodes = cache.store(Node, field_selector=f"metadata.name={settings.node_name}")
+        self._cidrs = service_cidrs
+        self._node = Node()
+        self.place = ProxyLocation(node=settings.node_name)
+        self._desired = Desired()
+        self._dirty: set[Key] = set()
+        self._full = True
+        self._rules_touched = False
+        self._surroundings_changed = True
+        self._wake = asyncio.Event()
+        self._pace = Pace(base=0.5)
+        self._wrote_at = 0.0
+        self._labels: dict[str, Mapping[str, str]] = {}
+        self._labels_known: asyncio.Event | None = None
+        self._labels_task: asyncio.Task[None] | None = None
+        self._keyed: set[Key] = set()
+        self._triggers: list[str] = []
+        self._listening: list[Callable[[], None]] = []
+
+    async def run(self) -> None:
+        """Follow the cluster until cancelled."""
+        try:
+            await self._follow()
+        finally:
+            for end in self._listening:
+                end()
+            if self._labels_task is not None:
+                self._labels_task.cancel()
+
+    async def _follow(self) -> None:
+        await self._cache.synced()
+        if not len(self.nodes):
+            raise ConfigError(
+                f"the cluster has no Node {self._settings.node_name!r}; give --node-name the name "
+                "of this machine's Node"
+            )
+        self._listening.append(self.nodes.on_change(self._node_changed))
+        self._listening.append(self.services.on_change(self._service_changed))
+        self._listening.append(self.slices.on_change(self._slice_changed))
+        if self._cidrs is not None:
+            self._listening.append(self._cidrs.on_change(self._cidrs_changed))
+        if self._labels_known is not None:
+            await self._labels_known.wait()
+        loop = asyncio.get_running_loop()
+        with paused():
+            await self._write()
+        settle()
+        notices = self._kernel.notices()
+        loop.add_reader(notices.socket.fileno(), lambda: self._drifted(notices.touched()))
+        resync = loop.time() + RESYNC
+        try:
+            while True:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout_at(resync):
+                        await self._wake.wait()
+                self._wake.clear()
+                if loop.time() >= resync:
+                    self._full = True
+                    resync = loop.time() + RESYNC
+                await self._write()
+        finally:
+            loop.remove_reader(notices.socket.fileno())
+            notices.close()
+
+    def _mark(self, keys: Iterable[Key]) -> None:
+        marked = set(keys)
+        if not marked:
+            return
+        self._dirty |= marked
+        if self.waiting_since is None:
+            self.waiting_since = asyncio.get_running_loop().time()
+        self._wake.set()
+
+    def _came(self, change: Change) -> None:
+        if self._wrote_at:
+            for observer in self.observers:
+                observer.came(change)
+
+    def _service_changed(self, old: Service | None, new: Service | None) -> None:
+        held = new or old
+        assert held is not None
+        if new is not None and topology_keys(new):
+            self._keyed.add(held.key)
+            self._watch_labels()
+        else:
+            self._keyed.discard(held.key)
+        self._mark((held.key,))
+        self._came("service")
+
+    def _slice_changed(self, old: LeanEndpointSlice | None, new: LeanEndpointSlice | None) -> None:
+        for piece in (old, new):
+            if piece is not None:
+                self._mark(_owners(piece))
+        self._came("endpoint")
+        made = new.metadata.annotations.get(TRIGGER_ANNOTATION) if new is not None else None
+        if made and (old is None or old.metadata.annotations.get(TRIGGER_ANNOTATION) != made):
+            self._triggers.append(made)
+
+    def _node_changed(self, _old: Node | None, new: Node | None) -> None:
+        """The place of this node; a Node that is deleted leaves the proxy where it was."""
+        if new is None:
+            return
+        place = ProxyLocation.of(new)
+        if new.spec != self._node.spec or place.addresses != self.place.addresses:
+            self._surroundings_changed = True
+            self._wake.set()
+        if place != self.place:
+            if self._wrote_at and place.zone != self.place.zone:
+                _log.info("this node is in another zone", zone=place.zone, before=self.place.zone)
+            self._mark(service.key for service in self.services)
+        self._node, self.place = new, place
+
+    def _cidrs_changed(self, _old: ServiceCIDR | None, _new: ServiceCIDR | None) -> None:
+        self._surroundings_changed = True
+        self._wake.set()
+
+    def _watch_labels(self) -> None:
+        """Begin to follow labels of all nodes."""
+        if self._labels_known is None:
+            reflector = self._cache.reflector(NodeMetadata)
+            self._labels_known = reflector.synced
+            self._listening.append(reflector.store.on_change(self._labels_changed))
+            self._labels_task = asyncio.create_task(self._wake_keyed(reflector.synced))
+
+    async def _wake_keyed(self, known: asyncio.Event) -> None:
+        await known.wait()
+        self._mark(self._keyed)
+
+    def _labels_changed(self, old: NodeMetadata | None, new: NodeMetadata | None) -> None:
+        held = new or old
+        assert held is not None
+        name = held.metadata.name
+        labels = new.metadata.labels if new is not None else None
+        if self._labels.get(name) == labels:
+            return
+        if labels is None:
+            del self._labels[name]
+        else:
+            self._labels[name] = labels
+        self._mark(self._keyed)
+
+    def _drifted(self, touched: Touched) -> None:
+        if touched is not Touched.NOTHING:
+            self._full = True
+            self._rules_touched = self._rules_touched or touched is Touched.RULES
+            self._wake.set()
+
+    async def _write(self) -> None:
+        """Write what is marked, until that succeeds."""
+        loop = asyncio.get_running_loop()
+        while True:
+            began = loop.time()
+            try:
+                await self._sync()
+            except (ZonewiseError, OSError) as error:
+                if isinstance(error, ConfigError):
+                    raise
+                self._full = True
+                _log.warning("packet rules could not be written; trying again", error=str(error))
+                for observer in self.observers:
+                    observer.failed(error)
+                await self._pace.rest(lived=began - self._wrote_at)
+            else:
+                self._wrote_at = loop.time()
+                return
+
+    async def _sync(self) -> None:
+        began = asyncio.get_running_loop().time()
+        waiting = self._keyed if self._labels_missing() else set()
+        dirty = self._dirty - waiting
+        full, touched = self._full, self._rules_touched
+        if not (full or dirty or self._surroundings_changed):
+            return
+        self._dirty &= waiting
+        self._full = self._rules_touched = False
+        try:
+            layouts = await self._lay_out(dirty)
+            before = self._desired.choice_names()
+            changes = self._desired.change(layouts)
+            choices = [one for layout in layouts.values() for one in layout.choices]
+            if full:
+                actual = self._kernel.read(rules_touched=touched)
+                await self._kernel.prepare()
+                changes = self._desired.replan(actual)
+                choices = self._desired.choices()
+            await self._kernel.write(changes, self._networks(), choices)
+            self._surroundings_changed = False
+        except BaseException:
+            self._dirty |= dirty
+            self._full, self._rules_touched = full, touched
+            raise
+        if full and changes and self._wrote_at and not dirty:
+            _log.warning(
+                "packet rules differed from what was written and were put right",
+                elements=len(changes.remove) + len(changes.put),
+            )
+        if not self._dirty:
+            self.waiting_since = None
+        first = not self._wrote_at
+        triggers, self._triggers = self._triggers, []
+        sync = Sync(
+            first=first,
+            full=full,
+            services=len(dirty),
+            removed=len(changes.remove),
+            put=len(changes.put),
+            seconds=asyncio.get_running_loop().time() - began,
+            triggers=() if first else tuple(triggers),
+        )
+        for observer in self.observers:
+            observer.synced(sync)
+        if full or before - self._desired.choice_names():
+            self._sweep(full)
+
+    def _labels_missing(self) -> bool:
+        return self._labels_known is not None and not self._labels_known.is_set()
+
+    def routes(self) -> Iterator[tuple[Key, ServiceRoutes]]:
+        """The routes of every Service as they are now."""
+        for key in sorted(self.services.keys()):
+            found = self._routes(key)
+            if found is not None:
+                yield key, found
+
+    async def _lay_out(self, dirty: Collection[Key]) -> dict[Key, Layout]:
+        """New layouts of these Services, and of those that gain or lose a way by that."""
+        layouts: dict[Key, Layout] = {}
+        woken: set[Key] = set()
+        for at, key in enumerate(sorted(dirty), start=1):
+            routes = self._routes(key)
+            for observer in self.observers:
+                observer.routed(key, routes)
+            layouts[key] = lay_out(routes, self.place.node) if routes is not None else NOTHING
+            woken |= self._desired.claim(key, layouts[key].ways)
+            if at % _AT_ONCE == 0:
+                await asyncio.sleep(0)
+        for key in sorted(woken | layouts.keys()):
+            lost = self._desired.lost(key)
+            if lost or key in woken:
+                again = self._routes(key)
+                layouts[key] = NOTHING if again is None else lay_out(again, self.place.node, lost)
+        return layouts
+
+    def _routes(self, key: Key) -> ServiceRoutes | None:
+        service = self.services.get(key)
+        if service is None:
+            return None
+        pieces = self.slices.by("service", key)
+        return service_routes(service, pieces, self.place, self._labels, self._settings.routing)
+
+    def _networks(self) -> Networks:
+        cidrs = () if self._cidrs is None else tuple(self._cidrs)
+        texts = tuple(text for one in cidrs for text in one.spec.cidrs)
+        return self._settings.networks(self._node, self.place.addresses, texts)
+
+    def _sweep(self, full: bool) -> None:
+        """Take out what nothing leads to any more; if that fails it is tried again in an hour."""
+        try:
+            self._kernel.sweep(self._desired.elements if full else None, self._desired.choices())
+        except (ZonewiseError, OSError) as error:
+            _log.info("unused chains could not be removed", error=str(error))
+            for observer in self.observers:
+                observer.not_swept(error)

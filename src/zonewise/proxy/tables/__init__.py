@@ -1,0 +1,5 @@
+"""Services in the kernel's nf_tables: the frame, the elements, and how both come to be.
+
+``ruleset`` is the frame, ``layout`` makes elements of routes, ``desired`` keeps what is wanted,
+``rendering`` writes it as text; all pure. ``kernel`` makes the kernel's tables equal to it.
+"""

@@ -1,0 +1,325 @@
+"""The kernel's tables, made equal to what is desired.
+
+*Adopted*: a program that starts finds the tables of the one before it. If their frame is what this
+program would make (its digest is a chain's name), nothing is touched: elements are read, and the
+first transaction writes the changes. Else the whole of the new tables, elements included, is
+written by ``nft`` in one transaction that also removes the old ones. In either case there is no
+moment without rules, and connections, which the kernel follows by itself, stand.
+
+*Written* in this order: chains of Services' own choices, which nobody uses yet, by ``nft``; then
+one netlink transaction with all elements. A program that is killed in between leaves chains that
+are never used; ``sweep`` finds them. Chains that nobody leads to any more are taken out in a
+transaction of their own, because kernels before 6.2 still count an element that was removed in the
+same one.
+
+Only one coroutine writes at a time; the caller sees to that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+
+from zonewise.api.errors import ConfigError, ZonewiseError
+from zonewise.proxy.netlink import (
+    HOME,
+    NetlinkError,
+    NetlinkSocket,
+    NetworkNamespace,
+    Notices,
+    nftables,
+)
+from zonewise.proxy.netlink.draws import draw_chain
+from zonewise.proxy.tables import ruleset
+from zonewise.proxy.tables.choices import PREFIXES, Choice
+from zonewise.proxy.tables.desired import Changes
+from zonewise.proxy.tables.layout import kind_of, prefix
+from zonewise.proxy.tables.rendering import whole
+from zonewise.proxy.tables.ruleset import (
+    FAMILIES,
+    KINDS,
+    NETWORKS,
+    TABLE,
+    FamilyName,
+    FrameSettings,
+    NamedSet,
+)
+
+NFT = "nft"
+_REMEMBERED = 64
+
+_FAMILY: Mapping[FamilyName, nftables.Family] = {"IPv4": nftables.IPV4, "IPv6": nftables.IPV6}
+_SHAPES = {kind.name: nftables.SetForm(kind.data, kind.ranges) for kind in KINDS}
+_SLOT_CHAINS = ("slots-", "outside-", "nodeport-slots-", "nodeport-outside-")
+_OWN_SETS = "clients-"
+
+Networks = Mapping[FamilyName, Mapping[str, tuple[str, ...]]]
+"""What the sets of networks hold."""
+
+
+class KernelRefused(ZonewiseError):
+    """``nft`` could not do what it was told."""
+
+
+class Kernel:
+    """Our tables in a network namespace."""
+
+    def __init__(
+        self,
+        settings: Mapping[FamilyName, FrameSettings],
+        namespace: NetworkNamespace = HOME,
+    ) -> None:
+        self.namespace = namespace
+        self._frames = {family: ruleset.frame(family, frame) for family, frame in settings.items()}
+        self._socket = _open(namespace)
+        self._chains: dict[FamilyName, set[str]] = {family: set() for family in self._frames}
+        self._networks: dict[tuple[FamilyName, str], tuple[str, ...]] = {}
+        self._ours = False
+        self._helpers: deque[int] = deque(maxlen=_REMEMBERED)
+
+    def close(self) -> None:
+        """Leave the tables as they are."""
+        self._socket.close()
+
+    def notices(self) -> Notices:
+        """Changes that others make from now on."""
+        with self.namespace.entered():
+            return Notices(TABLE, but=self._socket.port, own=self._helpers)
+
+    def read(self, *, rules_touched: bool = False) -> dict[bytes, bytes]:
+        """Every element that is there, in tables that this program could have made; else none.
+
+        Tables whose rules somebody ``touched`` are not what they were made, and are made anew.
+        """
+        found: dict[bytes, bytes] = {}
+        self._networks.clear()
+        self._ours = True
+        for family, text in self._frames.items():
+            number = _FAMILY[family]
+            counts = nftables.chains(self._socket, number, TABLE)
+            # A chain without rules, left by somebody who flushed it, is as good as none.
+            self._chains[family] = {name for name, count in counts.items() if count}
+            expected = ruleset.rule_counts(text)
+            if rules_touched or any(counts.get(name) != n for name, n in expected.items()):
+                self._ours = False
+                return {}
+        for family in self._frames:
+            for kind in KINDS:
+                held = nftables.elements(
+                    self._socket, _FAMILY[family], TABLE, kind.name, _SHAPES[kind.name]
+                )
+                head = prefix(family, kind)
+                found.update((head + key, data) for key, data in held.items())
+        return found
+
+    async def prepare(self) -> None:
+        """Make empty tables if there are none."""
+        if self._ours:
+            return
+        present = [
+            family
+            for family in FAMILIES
+            if nftables.has_table(self._socket, _FAMILY[family], TABLE)
+        ]
+        if not present:
+            await self._nft("".join(self._frames.values()))
+            self.read()
+
+    async def write(
+        self,
+        changes: Changes,
+        networks: Networks,
+        choices: Iterable[tuple[FamilyName, Choice]],
+    ) -> None:
+        """Do all of it, or raise and have done none of it."""
+        if not self._ours:
+            await self._replace(changes, networks, choices)
+            return
+        await self._nft(self._before(changes, networks, choices))
+        messages = self._slots(changes)
+        for (family, kind), keys in _grouped((key, b"") for key in changes.remove).items():
+            messages += nftables.remove(
+                _FAMILY[family], TABLE, kind.name, _SHAPES[kind.name], [key for key, _ in keys]
+            )
+        for (family, kind), elements in _grouped(changes.put).items():
+            messages += nftables.put(
+                _FAMILY[family], TABLE, kind.name, _SHAPES[kind.name], elements
+            )
+        self._socket.transaction(messages)
+
+    async def _replace(
+        self,
+        changes: Changes,
+        networks: Networks,
+        choices: Iterable[tuple[FamilyName, Choice]],
+    ) -> None:
+        """Write everything anew; there is nothing to keep."""
+        text = whole(self._frames, dict(changes.put), networks, choices)
+        await self._nft(_forget() + text)
+        self.read()
+        for family, held in networks.items():
+            self._networks.update({(family, name): tuple(cidrs) for name, cidrs in held.items()})
+
+    async def _nft(self, text: str) -> None:
+        if text:
+            await run_nft(text, started=self._helpers.append, namespace=self.namespace)
+
+    def _before(
+        self,
+        changes: Changes,
+        networks: Networks,
+        choices: Iterable[tuple[FamilyName, Choice]],
+    ) -> str:
+        """What has to be there first; "" in most cases."""
+        text = []
+        for family, held in networks.items():
+            for name in NETWORKS:
+                cidrs = tuple(held.get(name, ()))
+                if self._networks.get((family, name)) != cidrs:
+                    text.append(ruleset.networks(family, name, cidrs))
+                    self._networks[family, name] = cidrs
+        for family, one in choices:
+            if one.name not in self._chains[family]:
+                text.append(one.text(family, self._chains[family]))
+                self._chains[family].update(one.chains)
+        return "".join(text)
+
+    def _slots(self, changes: Changes) -> list[nftables.Message]:
+        """Chains that elements are going to lead to and that are not there yet."""
+        messages = []
+        for family, name in sorted(_led_to(changes.put)):
+            if name not in self._chains[family]:
+                slots = ruleset.Slots(name)
+                messages += draw_chain(
+                    _FAMILY[family],
+                    TABLE,
+                    name,
+                    slots.found.name,
+                    counts=slots.counts,
+                    first=slots.first,
+                    by_address="address" in slots.found.key,
+                )
+                self._chains[family].add(name)
+        return messages
+
+    def sweep(
+        self, elements: Mapping[bytes, bytes] | None, choices: Iterable[tuple[FamilyName, Choice]]
+    ) -> None:
+        """Take out chains and sets that nothing leads to; without ``elements``, own choices."""
+        wanted: dict[FamilyName, set[str]] = {family: set() for family in self._frames}
+        kept_sets: dict[FamilyName, set[str]] = {family: set() for family in self._frames}
+        for family, one in choices:
+            wanted[family].update(one.chains)
+            kept_sets[family].update(one.sets)
+        swept: tuple[str, ...] = PREFIXES
+        if elements is not None:
+            swept += _SLOT_CHAINS
+            for family, name in _led_to(elements.items()):
+                wanted[family].add(name)
+        for family in self._frames:
+            number = _FAMILY[family]
+            chains = nftables.chains(self._socket, number, TABLE)
+            sets = nftables.sets(self._socket, number, TABLE)
+            stale = sorted(
+                name for name in chains if name.startswith(swept) and name not in wanted[family]
+            )
+            messages = [
+                message
+                # A choice leads to its endpoints' chains, so choices, "affinity-", go first.
+                for name in stale
+                for message in nftables.delete_chain(number, TABLE, name)
+            ]
+            messages += [
+                nftables.delete_set(number, TABLE, name)
+                for name in sorted(sets)
+                if name.startswith(_OWN_SETS) and name not in kept_sets[family]
+            ]
+            self._socket.transaction(messages)
+            self._chains[family] = set(chains).difference(stale)
+
+
+def clean_up() -> list[str]:
+    """Remove everything this program ever made; gives the tables that were there."""
+    socket = _open()
+    try:
+        present = [
+            family for family in FAMILIES if nftables.has_table(socket, _FAMILY[family], TABLE)
+        ]
+        socket.transaction([nftables.delete_table(_FAMILY[one], TABLE) for one in present])
+    finally:
+        socket.close()
+    return [f"{ruleset.protocol_word(family)} {TABLE}" for family in present]
+
+
+async def run_nft(
+    text: str, *, started: Callable[[int], None], namespace: NetworkNamespace = HOME
+) -> None:
+    """Have ``nft`` do something, in one transaction; ``started`` is told its process."""
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *namespace.command(NFT, "-f", "-"),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+        )
+    except OSError as error:
+        raise ConfigError(
+            f"cannot run {NFT}: {error.strerror or error}; "
+            "install the package nftables, 1.0.1 or newer"
+        ) from error
+    started(process.pid)
+    _, said = await process.communicate(text.encode())
+    if process.returncode:
+        first = said.decode(errors="replace").strip().splitlines()
+        raise KernelRefused(f"nft failed: {first[0] if first else f'exit {process.returncode}'}")
+
+
+def _open(namespace: NetworkNamespace = HOME) -> NetlinkSocket:
+    try:
+        with namespace.entered():
+            socket = NetlinkSocket()
+    except OSError as error:
+        raise ConfigError(
+            f"this kernel has no netfilter netlink ({error.strerror}); nf_tables, in Linux 5.13 or "
+            "newer, is needed"
+        ) from error
+    try:
+        for family in _FAMILY.values():
+            nftables.has_table(socket, family, TABLE)
+    except NetlinkError as error:
+        socket.close()
+        if error.code == errno.EPERM:
+            raise ConfigError(
+                "no permission to change packet rules; run as root or with CAP_NET_ADMIN"
+            ) from error
+        raise ConfigError(
+            f"this kernel does not answer for nf_tables ({error}); Linux 5.13 or newer with "
+            "nf_tables is needed"
+        ) from error
+    return socket
+
+
+def _forget() -> str:
+    """Remove our tables whether they are there or not."""
+    words = [ruleset.protocol_word(family) for family in FAMILIES]
+    return "".join(f"table {word} {TABLE}\ndelete table {word} {TABLE}\n" for word in words)
+
+
+def _led_to(elements: Iterable[tuple[bytes, bytes]]) -> set[tuple[FamilyName, str]]:
+    """The chains that these elements lead to by ``goto``."""
+    found = {(key[0], data) for key, data in elements if data.startswith(b"goto ")}
+    return {(kind_of(bytes((number,)))[0], data[5:].decode()) for number, data in found}
+
+
+def _grouped(
+    elements: Iterable[tuple[bytes, bytes]],
+) -> dict[tuple[FamilyName, NamedSet], list[tuple[bytes, bytes]]]:
+    groups: dict[int, list[tuple[bytes, bytes]]] = {}
+    for key, data in elements:
+        group = groups.get(key[0])
+        if group is None:
+            group = groups[key[0]] = []
+        group.append((key[1:], data))
+    return {kind_of(bytes((number,))): group for number, group in groups.items()}

@@ -1,0 +1,313 @@
+"""The frame in the kernel: tables, chains and rules that are the same however many Services exist.
+
+There is no chain for a Service. ``services`` leads from an address, protocol and port to a chain
+named by how many endpoints there are to choose from; ``slots-3`` draws 0, 1 or 2 and looks
+``(drawn, address, protocol, port)`` up in ``endpoints``. Two transactions may meet in one packet:
+it was led to ``slots-3`` and finds two endpoints left. So a second rule takes slot 0, which every
+Service that has endpoints has.
+
+A packet on its way (``ip``; ``ip6`` is the same)::
+
+    prerouting, output   firewalled and not from its source ranges: drop
+    prerouting, output   externals: mark for masquerade, or for a Local policy see where it is from
+                         cluster-ips: mark for masquerade unless it comes from a pod
+                         services -> slots-K -> endpoints: destination is rewritten
+                         an address of the node: nodeports -> nodeport-slots-K -> nodeport-endpoints
+    input, forward,      what still goes to a Service's address was not rewritten: refused and other
+    output               ports of cluster-ips are rejected, other addresses of service-cidrs dropped
+    postrouting          marked, or from a pod to itself by way of a Service: masquerade
+
+With session affinity or with weights the chain is the Service's own (``choices``): ``services``
+leads to it instead of to ``slots-3``.
+
+An external address with a Local policy is two choices under one key. Packets from outside draw from
+slots that begin at ``OUTSIDE``; those from this node and its pods return and go on as any other.
+
+nft 1.0.6, which Debian 12 has, takes all of this.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+TABLE = "zonewise"
+OUTSIDE = 1 << 16
+"""Slots of those who come from outside begin here; no Service has so many endpoints."""
+
+FamilyName = Literal["IPv4", "IPv6"]
+FAMILIES: tuple[FamilyName, ...] = ("IPv4", "IPv6")
+
+Field = Literal["slot", "address", "protocol", "port"]
+_WAY: tuple[Field, ...] = ("address", "protocol", "port")
+_NODEPORT: tuple[Field, ...] = ("protocol", "port")
+_WAY_TEXT = "meta l4proto . th dport"
+
+
+@dataclass(frozen=True, slots=True)
+class NamedSet:
+    """A set or map that is filled with elements: what they are found by and what they lead to."""
+
+    name: str
+    key: tuple[Field, ...]
+    data: Literal["none", "value", "verdict"] = "none"
+    ranges: bool = False
+    shared: bool = False
+    """Whether several Services may want the same element."""
+
+
+SERVICES = NamedSet("services", _WAY, "verdict")
+EXTERNALS = NamedSet("externals", _WAY, "verdict")
+FROM_OUTSIDE = NamedSet("outside", _WAY, "verdict")
+ENDPOINTS = NamedSet("endpoints", ("slot", *_WAY), "value")
+REFUSED = NamedSet("refused", _WAY)
+NODEPORTS = NamedSet("nodeports", _NODEPORT, "verdict")
+NODEPORT_EXTERNALS = NamedSet("nodeport-externals", _NODEPORT, "verdict")
+NODEPORT_OUTSIDE = NamedSet("nodeport-outside", _NODEPORT, "verdict")
+NODEPORT_ENDPOINTS = NamedSet("nodeport-endpoints", ("slot", *_NODEPORT), "value")
+NODEPORT_REFUSED = NamedSet("nodeport-refused", _NODEPORT)
+CLUSTER_IPS = NamedSet("cluster-ips", ("address",), shared=True)
+HAIRPIN = NamedSet("hairpin", ("address", "address"), shared=True)
+FIREWALLED = NamedSet("firewalled", _WAY)
+SOURCE_RANGES = NamedSet("source-ranges", (*_WAY, "address"), ranges=True)
+
+KINDS = (
+    SERVICES,
+    EXTERNALS,
+    FROM_OUTSIDE,
+    ENDPOINTS,
+    REFUSED,
+    NODEPORTS,
+    NODEPORT_EXTERNALS,
+    NODEPORT_OUTSIDE,
+    NODEPORT_ENDPOINTS,
+    NODEPORT_REFUSED,
+    CLUSTER_IPS,
+    HAIRPIN,
+    FIREWALLED,
+    SOURCE_RANGES,
+)
+
+NETWORKS = ("pods", "service-cidrs", "nodeport-addresses")
+"""Sets of networks, which few changes ever touch."""
+
+
+@dataclass(frozen=True, slots=True)
+class FrameSettings:
+    """What of the rules depends on the program's settings.
+
+    ``pods`` says how packets of this node's pods are known: by their address (``address``), by the
+    interface they come from (``=cni0``), by the beginning of its name (``veth*``), or not at all.
+    """
+
+    pods: str = ""
+    masquerade_all: bool = False
+    masquerade_bit: int = 14
+
+
+def frame(family: FamilyName, settings: FrameSettings) -> str:
+    """The table, for ``nft -f``; a chain named by the text's digest is in it, to know it by."""
+    text = "\n".join(_frame(family, settings))
+    return text.replace("LAYOUT", f"layout-{hashlib.sha256(text.encode()).hexdigest()[:12]}")
+
+
+def rule_counts(text: str) -> dict[str, int]:
+    """How many rules each chain of a frame has; the digest's chain has none."""
+    counts: dict[str, int] = {}
+    name = ""
+    for line in map(str.strip, text.splitlines()):
+        if line.startswith("chain "):
+            name = line.split()[1]
+            counts[name] = 0
+        elif line == "}":
+            name = ""
+        elif name and not line.startswith("type "):
+            counts[name] += 1
+    return counts
+
+
+def networks(family: FamilyName, name: str, cidrs: Sequence[str]) -> str:
+    """Replace what a set of networks holds, in one transaction."""
+    word = protocol_word(family)
+    lines = [f"flush set {word} {TABLE} {name}"]
+    if cidrs:
+        lines.append(f"add element {word} {TABLE} {name} {{ {', '.join(cidrs)} }}")
+    return "\n".join(lines) + "\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Slots:
+    """A chain that draws one of so many slots: what its name, ``nodeport-outside-3``, says."""
+
+    name: str
+
+    @property
+    def count(self) -> int:
+        """How many there are to draw from."""
+        return int(self.name.rpartition("-")[2])
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """How many each of its rules draws from."""
+        return (1,) if self.count == 1 else (self.count, 1)
+
+    @property
+    def first(self) -> int:
+        """The lowest slot."""
+        return OUTSIDE if "outside-" in self.name else 0
+
+    @property
+    def found(self) -> NamedSet:
+        """Where a slot is looked up."""
+        return NODEPORT_ENDPOINTS if self.name.startswith("nodeport-") else ENDPOINTS
+
+    def text(self, family: FamilyName) -> str:
+        """It for ``nft -f``."""
+        kind = self.found
+        offset = f" offset {self.first}" if self.first else ""
+        way = _WAY_TEXT if kind is NODEPORT_ENDPOINTS else _way(family)
+        word = protocol_word(family)
+        rules = (
+            f"dnat {word} to numgen random mod {count}{offset} . {way} map @{kind.name}"
+            for count in self.counts
+        )
+        return chain_text(family, self.name, rules)
+
+
+def protocol_word(family: FamilyName) -> str:
+    """As nft calls a family."""
+    return "ip" if family == "IPv4" else "ip6"
+
+
+def declaration(family: FamilyName, kind: NamedSet) -> str:
+    """A set or map as nft declares it."""
+    if "slot" in kind.key:
+        way = _WAY_TEXT if kind.key[1] == "protocol" else _way(family)
+        word = protocol_word(family)
+        fields = f"typeof numgen random mod 2 . {way} : {word} daddr . th dport"
+        return f"map {kind.name} {{ {fields}; }}"
+    address = "ipv4_addr" if family == "IPv4" else "ipv6_addr"
+    types = {"address": address, "protocol": "inet_proto", "port": "inet_service"}
+    fields = " . ".join(types[field] for field in kind.key)
+    flags = " flags interval;" if kind.ranges else ""
+    if kind.data == "verdict":
+        return f"map {kind.name} {{ type {fields} : verdict; }}"
+    return f"set {kind.name} {{ type {fields};{flags} }}"
+
+
+def _frame(family: FamilyName, settings: FrameSettings) -> Iterator[str]:
+    word = protocol_word(family)
+    address = "ipv4_addr" if family == "IPv4" else "ipv6_addr"
+    way = _way(family)
+    loopback = "127.0.0.0/8" if family == "IPv4" else "::1"
+    mark = 1 << settings.masquerade_bit
+    masquerade = f"meta mark set meta mark | {mark:#x}"
+    node = f"fib daddr type local {word} daddr != {loopback} {word} daddr @nodeport-addresses"
+    yield f"table {word} {TABLE} {{"
+    yield "  chain LAYOUT {\n  }"
+    for kind in KINDS:
+        yield f"  {declaration(family, kind)}"
+    for name in NETWORKS:
+        yield f"  set {name} {{ type {address}; flags interval; auto-merge; }}"
+
+    def chain(name: str, *rules: str) -> str:
+        return "\n".join((f"  chain {name} {{", *(f"    {rule}" for rule in rules), "  }"))
+
+    yield chain("mark-masquerade", masquerade)
+    # The kernel limits ICMP errors to a few per second and client, resets it does not.
+    yield chain("refused-packet", "meta l4proto tcp reject with tcp reset", "reject")
+    pods = _pods(word, settings.pods, same=True)
+    yield chain(
+        "from-outside",
+        *([f"{pods} return"] if pods else []),
+        f"fib saddr type local {masquerade} return",
+        f"{way} vmap @outside",
+        "accept",
+    )
+    yield chain(
+        "nodeport-from-outside",
+        *([f"{pods} return"] if pods else []),
+        f"fib saddr type local {masquerade} return",
+        f"{_WAY_TEXT} vmap @nodeport-outside",
+        "accept",
+    )
+    yield chain(
+        "to-nodeport",
+        f"{_WAY_TEXT} vmap @nodeport-externals",
+        f"{_WAY_TEXT} vmap @nodeports",
+    )
+    strangers = _pods(word, settings.pods, same=False)
+    cluster_ips = []
+    if settings.masquerade_all:
+        cluster_ips = [f"{word} daddr @cluster-ips {masquerade}"]
+    elif strangers:
+        cluster_ips = [f"{word} daddr @cluster-ips {strangers} {masquerade}"]
+    yield chain(
+        "to-service",
+        f"{way} vmap @externals",
+        *cluster_ips,
+        f"{way} vmap @services",
+        f"{node} goto to-nodeport",
+    )
+    yield chain("firewall", f"{way} @firewalled {way} . {word} saddr != @source-ranges drop")
+    yield chain(
+        "refuse",
+        f"{way} @refused goto refused-packet",
+        f"{word} daddr @cluster-ips goto refused-packet",
+        f"{word} daddr @service-cidrs drop",
+    )
+    yield chain(
+        "refuse-nodeport",
+        f"{node} {_WAY_TEXT} @nodeport-refused goto refused-packet",
+    )
+    # Before others in the same hook, so that a Service is rejected as decided here although another
+    # proxy on the node, which does not know it, would drop its address.
+    new = "ct state new jump"
+    for hook, rules in (
+        ("input", (f"{new} refuse-nodeport", f"{new} refuse")),
+        ("forward", (f"{new} refuse",)),
+        ("output", (f"{new} refuse",)),
+    ):
+        yield chain(
+            f"filter-{hook}", f"type filter hook {hook} priority -1; policy accept;", *rules
+        )
+    for hook in ("prerouting", "output"):
+        yield chain(
+            f"firewall-{hook}",
+            f"type filter hook {hook} priority -110; policy accept;",
+            f"{new} firewall",
+        )
+        yield chain(
+            f"nat-{hook}",
+            f"type nat hook {hook} priority -100; policy accept;",
+            "jump to-service",
+        )
+    yield chain(
+        "nat-postrouting",
+        "type nat hook postrouting priority 100; policy accept;",
+        f"meta mark & {mark:#x} != 0 meta mark set meta mark ^ {mark:#x} masquerade fully-random",
+        f"ct status dnat {word} saddr . {word} daddr @hairpin masquerade fully-random",
+    )
+    yield "}\n"
+
+
+def _way(family: FamilyName) -> str:
+    return f"{protocol_word(family)} daddr . {_WAY_TEXT}"
+
+
+def _pods(word: str, known_by: str, *, same: bool) -> str:
+    if not known_by:
+        return ""
+    unlike = "" if same else "!= "
+    if known_by == "address":
+        return f"{word} saddr {unlike}@pods"
+    return f'iifname {unlike}"{known_by.removeprefix("=")}"'
+
+
+def chain_text(family: FamilyName, name: str, rules: Iterable[str]) -> str:
+    """A chain of a table that is there, for ``nft -f``."""
+    where = f"{protocol_word(family)} {TABLE} {name}"
+    lines = [f"add chain {where}", *(f"add rule {where} {rule}" for rule in rules)]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,1 @@
+"""Objects kept in memory: stores, the reflectors that fill them, snapshots and dumps."""

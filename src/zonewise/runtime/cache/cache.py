@@ -1,0 +1,133 @@
+"""The stores a program needs, each filled once however many parts read it.
+
+A cache holds one reflector per scope (kind, namespace, selectors). Controllers that ask for the
+same scope share a store. ``run`` keeps all reflectors going, those added later too, and raises what
+the first of them raises; it ends them all when it is cancelled. ``synced`` is the barrier before
+the first decision: every store asked for so far holds a complete list. Kinds that are many, large
+and seldom read can be kept ``compact``, and others changed by ``transforms`` before they are held
+(see ``zonewise.runtime.cache.store``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from zonewise.api.meta import Object
+from zonewise.api.unstructured import Unstructured
+from zonewise.runtime.cache.reflector import Reflector
+from zonewise.runtime.cache.store import IndexFunction, Store
+from zonewise.runtime.client.scope import Scope
+from zonewise.runtime.client.watch import DEFAULTS, WatchOptions, WatchStats
+
+if TYPE_CHECKING:
+    from zonewise.runtime.client.client import Client
+
+T = TypeVar("T", bound=Object | Unstructured)
+
+
+class Cache:
+    """Stores by scope, and the reflectors that fill them."""
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        options: WatchOptions = DEFAULTS,
+        compact: Iterable[type[Any]] = (),
+        transforms: Mapping[type[Any], Callable[[Any], Any]] | None = None,
+    ) -> None:
+        self._client = client
+        self._options = options
+        self._compact = frozenset(compact)
+        self._transforms = dict(transforms or {})
+        self._reflectors: dict[Scope[Any], Reflector[Any]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._failed: asyncio.Future[None] | None = None
+
+    def reflector(
+        self,
+        cls: type[T],
+        *,
+        namespace: str | None = None,
+        label_selector: str = "",
+        field_selector: str = "",
+    ) -> Reflector[T]:
+        """The reflector of a scope; it is started by ``run``, or now if that runs already."""
+        scope = Scope(cls, namespace, label_selector, field_selector)
+        found = self._reflectors.get(scope)
+        if found is None:
+            found = self._reflectors[scope] = Reflector(
+                self._client,
+                cls,
+                Store(compact=cls in self._compact, transform=self._transforms.get(cls)),
+                namespace=namespace,
+                label_selector=label_selector,
+                field_selector=field_selector,
+                options=self._options,
+            )
+            if self._failed is not None:
+                self._start(found)
+        return cast("Reflector[T]", found)
+
+    def store(
+        self,
+        cls: type[T],
+        *,
+        namespace: str | None = None,
+        label_selector: str = "",
+        field_selector: str = "",
+        indexes: Mapping[str, IndexFunction[T]] | None = None,
+    ) -> Store[T]:
+        """The store of a scope, with at least these indexes."""
+        store = self.reflector(
+            cls, namespace=namespace, label_selector=label_selector, field_selector=field_selector
+        ).store
+        for name, function in (indexes or {}).items():
+            store.add_index(name, function)
+        return store
+
+    @property
+    def stats(self) -> tuple[WatchStats, ...]:
+        """What each watch did, for metrics and health."""
+        return tuple(reflector.stats for reflector in self._reflectors.values())
+
+    async def run(self) -> None:
+        """Keep every store up to date until cancelled."""
+        if self._failed is not None:
+            raise RuntimeError("this cache runs already")
+        self._failed = asyncio.get_running_loop().create_future()
+        for reflector in self._reflectors.values():
+            self._start(reflector)
+        try:
+            await self._failed
+        finally:
+            self._failed = None
+            tasks = tuple(self._tasks)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    @property
+    def complete(self) -> bool:
+        """Whether every store asked for so far holds a complete list."""
+        return all(reflector.synced.is_set() for reflector in self._reflectors.values())
+
+    async def synced(self) -> None:
+        """Wait until every store asked for so far holds a complete list."""
+        for reflector in tuple(self._reflectors.values()):
+            await reflector.synced.wait()
+
+    def _start(self, reflector: Reflector[Any]) -> None:
+        task = asyncio.create_task(reflector.run(), name=f"reflect {reflector.scope}")
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is not None and self._failed is not None and not self._failed.done():
+            self._failed.set_exception(error)

@@ -1,0 +1,181 @@
+"""A cluster at one moment: read from a live one, from stores, or from dumps; the same type.
+
+Whoever explains, audits or plans reads a snapshot and cannot tell where it came from. Objects are
+had by class; kinds without a class are had as ``unstructured``. From a dump, objects are decoded
+when a class is first asked for.
+
+A snapshot does not lie by silence. A kind that was not read raises when it is asked for, and so
+does one that the server would not show us; a kind that the cluster does not have is empty. In a
+dump nobody can tell "none" from "not dumped"; ``has`` says whether there is any.
+
+Lists of a live snapshot are each consistent, but not with each other: they are read side by side,
+``PARALLEL`` at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from zonewise.api.errors import ConfigError, Forbidden, NotFound
+from zonewise.api.meta import Key, Object
+from zonewise.api.resource import Resource
+from zonewise.api.unstructured import Unstructured, unstructured
+from zonewise.runtime.cache import dump
+
+if TYPE_CHECKING:
+    from zonewise.runtime.client.client import Client
+
+T = TypeVar("T", bound=Object | Unstructured)
+
+PARALLEL = 8
+
+
+class Snapshot:
+    """The objects of a cluster by class, key and namespace."""
+
+    def __init__(self, name: str = "") -> None:
+        self.name = name
+        """What the cluster is called: a context, or the file it comes from."""
+        self.files: tuple[str, ...] = ()
+        """The files it was read from, as they were named."""
+        self._typed: dict[type[Any], dict[Key, Any]] = {}
+        self._entries: dict[tuple[str, str], list[dump.DumpEntry]] = {}
+        self._refused: dict[type[Any], Forbidden] = {}
+        self._complete = False
+
+    @classmethod
+    def of(cls, objects: Mapping[type[Any], Iterable[Any]], *, name: str = "") -> Snapshot:
+        """A snapshot of objects that are in memory: lists, or stores."""
+        made = cls(name)
+        for kind, items in objects.items():
+            made._typed[kind] = _by_key(items)
+        return made
+
+    @classmethod
+    async def live(
+        cls,
+        client: Client,
+        kinds: Sequence[type[Any]],
+        *,
+        namespace: str | None = None,
+        name: str = "",
+    ) -> Snapshot:
+        """Read kinds from a cluster; of those in namespaces all, or those of one namespace."""
+        made = cls(name)
+        turn = asyncio.Semaphore(PARALLEL)
+
+        async def read(kind: type[Any]) -> None:
+            try:
+                async with turn:
+                    listing = await client.list(kind, namespace)
+            except NotFound:
+                made._typed[kind] = {}
+            except Forbidden as error:
+                made._refused[kind] = error
+            else:
+                made._typed[kind] = _by_key(listing)
+
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for kind in kinds:
+                    tasks.create_task(read(kind))
+        except ExceptionGroup as group:
+            # One sentence for the user; what failed first stands for the rest.
+            raise group.exceptions[0] from None
+        return made
+
+    @classmethod
+    def parse(cls, text: bytes, source: str = "<text>", *, name: str = "") -> Snapshot:
+        """A snapshot of the text of a dump."""
+        made = cls(name)
+        made._add(dump.parse(text, source))
+        return made
+
+    @classmethod
+    def load(cls, paths: Sequence[str | Path]) -> tuple[Snapshot, ...]:
+        """The clusters that ``-f`` arguments stand for.
+
+        Files, and ``-`` for the standard input, are parts of one cluster; a folder has one cluster
+        in each of its files. Of an object that comes twice the later one counts.
+        """
+        folders = [Path(path) for path in paths if str(path) != "-" and Path(path).is_dir()]
+        if folders and len(folders) < len(paths):
+            raise ConfigError(
+                f"the folder {folders[0]} has a cluster in each file and cannot be merged with "
+                "other files; give folders or files, not both"
+            )
+        if [str(path) for path in paths].count("-") > 1:
+            raise ConfigError("the standard input can be read once; give - only once")
+        if folders:
+            files = [file for folder in folders for file in dump.files_of(folder)]
+            return tuple(cls._of_files([file], name=file.stem) for file in files)
+        first = str(paths[0]) if paths else ""
+        name = "stdin" if first == "-" else Path(first).stem
+        return (cls._of_files(paths, name=name),)
+
+    @classmethod
+    def _of_files(cls, paths: Iterable[str | Path], *, name: str) -> Snapshot:
+        made = cls(name)
+        for path in paths:
+            made._add(dump.read_file(path))
+            made.files += (str(path),)
+        return made
+
+    def all(self, cls: type[T], namespace: str | None = None) -> tuple[T, ...]:
+        """The objects of a class, of one namespace or all, by namespace and name."""
+        found = self._objects(cls)
+        if namespace is None:
+            return tuple(found.values())
+        return tuple(item for (place, _), item in found.items() if place == namespace)
+
+    def get(self, cls: type[T], name: str, namespace: str = "") -> T | None:
+        """One object, or None."""
+        return self._objects(cls).get((namespace, name))
+
+    def has(self, cls: type[Any]) -> bool:
+        """Whether there is any object of a class."""
+        return bool(self._objects(cls))
+
+    def kinds(self) -> dict[str, int]:
+        """How many objects there are of each kind, by its name and group."""
+        counted = {
+            f"{kind}.{group}" if group else kind: len(entries)
+            for (group, kind), entries in self._entries.items()
+        }
+        for cls, items in self._typed.items():
+            resource: Resource = cls.resource
+            name = f"{resource.kind}.{resource.group}" if resource.group else resource.kind
+            counted.setdefault(name, len(items))
+        return dict(sorted(counted.items()))
+
+    def everything(self) -> Iterator[Unstructured]:
+        """All objects of a dump, whatever they are, in the order of the dump."""
+        for (group, kind), entries in self._entries.items():
+            for entry in entries:
+                version = entry.api_version.rpartition("/")[2]
+                guess = unstructured(Resource(group, version, kind, f"{kind.lower()}s"))
+                yield entry.typed(guess)
+
+    def _objects(self, cls: type[T]) -> dict[Key, T]:
+        if cls in self._refused:
+            raise self._refused[cls]
+        found = self._typed.get(cls)
+        if found is None:
+            if not self._complete:
+                raise LookupError(f"{cls.resource.qualified} were not read into this snapshot")
+            entries = self._entries.get((cls.resource.group, cls.resource.kind), [])
+            found = self._typed[cls] = _by_key(entry.typed(cls) for entry in entries)
+        return cast("dict[Key, T]", found)
+
+    def _add(self, entries: Iterable[dump.DumpEntry]) -> None:
+        for key, more in dump.by_kind(entries).items():
+            self._entries.setdefault(key, []).extend(more)
+        self._complete = True
+
+
+def _by_key(items: Iterable[T]) -> dict[Key, T]:
+    found = {item.key: item for item in items}
+    return {key: found[key] for key in sorted(found)}

@@ -1,0 +1,312 @@
+"""The objects of one kind as they are now, in memory, with indexes.
+
+One writer (a reflector) and any number of readers share one event loop, so every method is plain
+and atomic between two awaits. Objects are frozen; readers may keep them.
+
+*Order.* A change is applied once, and never after a newer one. Kubernetes defines the versions of
+one resource as numbers that grow, so a watch that resumes, a proxy that repeats or a slow stream
+that is overtaken by a list cannot take an object back in time: what is not newer than the object
+held is dropped. Deleted objects leave no trace; therefore the newest version seen of any object is
+kept as well, and an older change cannot bring one back.
+
+*Lists.* A list is a statement about all objects at one version, and is true even where it is older
+than the store (a cluster restored from a backup). ``relist`` takes its objects one by one as they
+are read, so that a long list is never held twice; each is compared with what is here, and in the
+end what the list did not have is removed. Every difference is one change to listeners, deletions
+included: they see what they would have seen had no connection been lost, less the states in
+between. A list that breaks off leaves what it has brought; the next one completes it. An object
+that was deleted and made anew meanwhile (another uid) is reported as both.
+
+*Listeners* are called after the store has changed, once for each change, in order, with the old and
+the new object (None for "was not there" and "is gone"). They run inside the writer: they should
+hand over a key and return. What they raise goes to the writer.
+
+*Indexes* are functions from an object to the values it is found under. They are kept up to date
+change by change and must be pure: the values of an old object are computed anew to remove it. An
+index leads to keys, so changes that leave its values alone cost it nothing. Most values of most
+indexes lead to one key, which is then stored without a container.
+
+*Compact* stores keep each object packed (``zonewise.runtime.cache.packing``), a third of the
+memory, and unpack it whenever it is read. That is for kinds that are many and large and read
+seldom, such as EndpointSlices of which each change needs a few; readers get an equal object each
+time, not the same one.
+
+A *transform* makes of each object what is held of it, before anybody sees it: it may leave out or
+share parts, and must keep the metadata.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from zonewise.api.meta import Key, Object
+from zonewise.api.unstructured import Unstructured
+from zonewise.runtime.cache.packing import Packed, pack, unpack
+from zonewise.runtime.client.versions import number, older
+
+T = TypeVar("T", bound=Object | Unstructured)
+
+IndexFunction = Callable[[T], Iterable[Hashable]]
+Listener = Callable[[T | None, T | None], None]
+
+
+class _Bucket(dict[Key, None]):
+    """Several keys under one value of an index, in the order they came."""
+
+
+_Entries = dict[Hashable, Key | _Bucket]
+
+
+@dataclass(frozen=True, slots=True)
+class ListDifference:
+    """How many objects a list changed."""
+
+    added: int = 0
+    updated: int = 0
+    removed: int = 0
+
+
+class Store(Generic[T]):
+    """Objects by key and by index; see the module for what is ordered and who is called when."""
+
+    def __init__(
+        self,
+        indexes: Mapping[str, IndexFunction[T]] | None = None,
+        *,
+        compact: bool = False,
+        transform: Callable[[T], T] | None = None,
+    ) -> None:
+        self.compact = compact
+        self._transform = transform
+        self.synced = False
+        """Whether a complete list has been applied at least once."""
+        self.resource_version = ""
+        """The newest version known: of a list, a change or a bookmark."""
+        self._newest = -1
+        self._objects: dict[Key, T | Packed[T]] = {}
+        self._functions: dict[str, IndexFunction[T]] = {}
+        self._indexes: dict[str, _Entries] = {}
+        self._listeners: tuple[Listener[T], ...] = ()
+        for name, function in (indexes or {}).items():
+            self.add_index(name, function)
+
+    def __len__(self) -> int:
+        return len(self._objects)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._objects
+
+    def __iter__(self) -> Iterator[T]:
+        for held in tuple(self._objects.values()):
+            yield _whole(held)
+
+    def get(self, key: Key) -> T | None:
+        """The object, or None."""
+        held = self._objects.get(key)
+        return None if held is None else _whole(held)
+
+    def keys(self) -> tuple[Key, ...]:
+        """All keys."""
+        return tuple(self._objects)
+
+    def values(self) -> tuple[T, ...]:
+        """All objects."""
+        return tuple(_whole(held) for held in self._objects.values())
+
+    def items(self) -> tuple[tuple[Key, T], ...]:
+        """All keys and objects."""
+        return tuple((key, _whole(held)) for key, held in self._objects.items())
+
+    def by(self, index: str, value: Hashable) -> tuple[T, ...]:
+        """The objects under a value of an index."""
+        return tuple(_whole(self._objects[key]) for key in self.keys_by(index, value))
+
+    def keys_by(self, index: str, value: Hashable) -> tuple[Key, ...]:
+        """The keys under a value of an index."""
+        found = self._indexes[index].get(value)
+        if found is None:
+            return ()
+        return tuple(found) if isinstance(found, _Bucket) else (found,)
+
+    def index_values(self, index: str) -> tuple[Hashable, ...]:
+        """All values of an index that lead to an object."""
+        return tuple(self._indexes[index])
+
+    def add_index(self, name: str, function: IndexFunction[T]) -> None:
+        """Add an index; objects that are here already are found through it at once."""
+        if name in self._functions:
+            if self._functions[name] is not function:
+                raise ValueError(f"index {name!r} exists already with another function")
+            return
+        entries: _Entries = {}
+        for key, held in self._objects.items():
+            _insert(entries, function(_whole(held)), key)
+        self._functions[name] = function
+        self._indexes[name] = entries
+
+    def on_change(self, listener: Listener[T]) -> Callable[[], None]:
+        """Call the listener after each change; gives a function that ends it.
+
+        It is first told of every object that is here, as if each had just come, so it does not
+        matter whether it subscribes before or after the first list.
+        """
+        self._listeners = (*self._listeners, listener)
+        for item in self:
+            listener(None, item)
+
+        def end() -> None:
+            self._listeners = tuple(one for one in self._listeners if one is not listener)
+
+        return end
+
+    def apply(self, item: T) -> bool:
+        """Take in a new or changed object; False if it is not newer than what is known."""
+        metadata = item.metadata
+        key = (metadata.namespace, metadata.name)
+        version = metadata.resource_version
+        place = int(version) if version.isdecimal() else -1
+        held = self._objects.get(key)
+        if held is not None:
+            known = held.metadata.resource_version
+            if (0 <= place <= number(known)) or version == known:
+                return False
+        elif 0 <= place < self._newest:
+            return False
+        if place > self._newest:
+            self._newest = place
+            self.resource_version = version
+        elif place < 0:
+            self._note(version, place)
+        self._put(key, held, item)
+        return True
+
+    def remove(self, item: T) -> bool:
+        """Take out an object; ``item`` carries the version of its deletion. False if not newer."""
+        metadata = item.metadata
+        version = metadata.resource_version
+        self._note(version, number(version))
+        key = (metadata.namespace, metadata.name)
+        held = self._objects.get(key)
+        if held is None or older(version, held.metadata.resource_version):
+            return False
+        self._drop(key, held)
+        return True
+
+    def bookmark(self, version: str) -> None:
+        """Note that everything up to this version has been seen."""
+        self._note(version, number(version))
+
+    def relist(self) -> Relist[T]:
+        """Begin to take in a complete list, read consistently."""
+        return Relist(self)
+
+    def replace(self, items: Iterable[T], version: str) -> ListDifference:
+        """Make the store equal to a complete list of that version, read consistently."""
+        relist = self.relist()
+        for item in items:
+            relist.put(item)
+        return relist.finish(version)
+
+    def _note(self, version: str, place: int) -> None:
+        if place > self._newest or (place < 0 and version):
+            self._newest = place
+            self.resource_version = version
+
+    def _put(self, key: Key, held: T | Packed[T] | None, item: T) -> None:
+        if held is not None and held.metadata.uid != item.metadata.uid:
+            self._drop(key, held)
+            held = None
+        if self._transform is not None:
+            item = self._transform(item)
+        self._objects[key] = pack(item) if self.compact else item
+        if not self._functions and not self._listeners:
+            return
+        old = None if held is None else _whole(held)
+        for name, function in self._functions.items():
+            after = tuple(function(item))
+            before = () if old is None else tuple(function(old))
+            if before != after:
+                _discard(self._indexes[name], before, key)
+                _insert(self._indexes[name], after, key)
+        for listener in self._listeners:
+            listener(old, item)
+
+    def _drop(self, key: Key, held: T | Packed[T]) -> None:
+        del self._objects[key]
+        if not self._functions and not self._listeners:
+            return
+        old = _whole(held)
+        for name, function in self._functions.items():
+            _discard(self._indexes[name], function(old), key)
+        for listener in self._listeners:
+            listener(old, None)
+
+
+class Relist(Generic[T]):
+    """A list that is being taken in by a store."""
+
+    def __init__(self, store: Store[T]) -> None:
+        self._store = store
+        self._present: set[Key] = set()
+        self._added = 0
+        self._updated = 0
+
+    def put(self, item: T) -> None:
+        """The list has this object."""
+        metadata = item.metadata
+        key = (metadata.namespace, metadata.name)
+        self._present.add(key)
+        held = self._store._objects.get(key)
+        if held is None:
+            self._added += 1
+        elif held.metadata.resource_version != metadata.resource_version or (
+            held.metadata.uid != metadata.uid
+        ):
+            self._updated += 1
+        else:
+            return
+        self._store._put(key, held, item)
+
+    def drop(self, key: Key) -> None:
+        """The list had this object, and it was deleted since."""
+        self._present.discard(key)
+
+    def finish(self, version: str) -> ListDifference:
+        """The list is complete, and shows the state at this version."""
+        store = self._store
+        gone = [key for key in store._objects if key not in self._present]
+        for key in gone:
+            store._drop(key, store._objects[key])
+        store.resource_version = version
+        store._newest = number(version)
+        store.synced = True
+        return ListDifference(self._added, self._updated, len(gone))
+
+
+def _whole(held: T | Packed[T]) -> T:
+    return unpack(held) if isinstance(held, Packed) else held
+
+
+def _insert(entries: _Entries, values: Iterable[Hashable], key: Key) -> None:
+    get = entries.get
+    for value in values:
+        found = get(value)
+        if isinstance(found, _Bucket):
+            found[key] = None
+        elif found is None:
+            entries[value] = key
+        elif found != key:
+            entries[value] = _Bucket({found: None, key: None})
+
+
+def _discard(entries: _Entries, values: Iterable[Hashable], key: Key) -> None:
+    for value in values:
+        found = entries.get(value)
+        if isinstance(found, _Bucket):
+            found.pop(key, None)
+            if len(found) == 1:
+                entries[value] = next(iter(found))
+        elif found == key:
+            del entries[value]

@@ -1,0 +1,1 @@
+"""Requests to an API server and watches, over any transport."""

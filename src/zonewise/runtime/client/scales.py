@@ -1,0 +1,123 @@
+"""How many replicas an object of any kind asks for.
+
+Kinds that are not known beforehand, custom resources above all, are found by discovery. What their
+``scale`` subresource says counts; without one, ``spec.replicas`` of the object, if there is any.
+``Scales`` asks for the same object at most every ``AGAIN`` seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import msgspec
+
+from zonewise.api.errors import Forbidden, NotFound
+from zonewise.api.resource import Resource
+from zonewise.api.struct import Struct, field
+from zonewise.api.unstructured import Unstructured, unstructured
+
+if TYPE_CHECKING:
+    from zonewise.runtime.client.client import Client
+
+Place: TypeAlias = tuple[str, str, str, str]
+"""Group, kind, namespace and name."""
+
+AGAIN = 30.0
+
+
+class _Version(Struct):
+    version: str = ""
+
+
+class _Group(Struct):
+    name: str = ""
+    versions: tuple[_Version, ...] = ()
+    preferred_version: _Version = _Version()
+
+
+class _Resource(Struct):
+    name: str = ""
+    kind: str = ""
+    namespaced: bool = True
+
+
+class _Resources(Struct):
+    resources: tuple[_Resource, ...] = ()
+
+
+class _ScaleSpec(Struct):
+    replicas: int = 0
+
+
+class _Scale(Struct):
+    spec: _ScaleSpec = field(default=_ScaleSpec())
+
+
+class Scales:
+    """Asks again after a while, and not twice at the same time for the same thing."""
+
+    def __init__(self, client: Client, clock: Callable[[], float], *, again: float = AGAIN) -> None:
+        self._client = client
+        self._clock = clock
+        self._again = again
+        self._asked: dict[Place, float] = {}
+
+    @property
+    def busy(self) -> bool:
+        """Whether there is anything to be asked for again."""
+        return bool(self._asked)
+
+    async def refresh(self, missing: Iterable[Place]) -> list[Unstructured]:
+        """What is there of the objects that are missing, or were, and were not asked for lately."""
+        for place in missing:
+            self._asked.setdefault(place, float("-inf"))
+        now = self._clock()
+        due = [place for place, when in self._asked.items() if now - when >= self._again]
+        found = []
+        for place in due:
+            self._asked[place] = now
+            item = await fetch(self._client, *place)
+            if item is not None:
+                found.append(item)
+        return found
+
+
+async def fetch(
+    client: Client, group: str, kind: str, namespace: str, name: str
+) -> Unstructured | None:
+    """An object with the replicas it asks for; None if it, or its kind, is not there for us.
+
+    One of a kind without namespaces, a Node for example, is given as if it were in the namespace of
+    the pods it owns: that is where owners are looked for.
+    """
+    try:
+        version, known = await _resources(client, group)
+        found = next(one for one in known if one.kind == kind and "/" not in one.name)
+    except (NotFound, Forbidden, StopIteration):
+        return None
+    plural = found.name
+    resource = Resource(group, version, kind, plural, namespaced=found.namespaced)
+    try:
+        answer = await client.raw("GET", resource.path(namespace, name))
+        value: dict[str, Any] = msgspec.json.decode(answer.body)
+        if any(one.name == f"{plural}/scale" for one in known):
+            scaled = await client.raw("GET", resource.path(namespace, name, "scale"))
+            replicas = msgspec.json.decode(scaled.body, type=_Scale).spec.replicas
+            value = {**value, "spec": {**(value.get("spec") or {}), "replicas": replicas}}
+    except (NotFound, Forbidden):
+        return None
+    if not found.namespaced:
+        value = {**value, "metadata": {**value["metadata"], "namespace": namespace}}
+    return unstructured(resource)(value)
+
+
+async def _resources(client: Client, group: str) -> tuple[str, tuple[_Resource, ...]]:
+    """The preferred version of a group and what is in it."""
+    version, path = "v1", "/api/v1"
+    if group:
+        answer = await client.raw("GET", f"/apis/{group}")
+        version = msgspec.json.decode(answer.body, type=_Group).preferred_version.version
+        path = f"/apis/{group}/{version}"
+    answer = await client.raw("GET", path)
+    return version, msgspec.json.decode(answer.body, type=_Resources).resources

@@ -1,0 +1,1 @@
+"""Which cluster to talk to, and as whom: kubeconfig, credentials, TLS."""

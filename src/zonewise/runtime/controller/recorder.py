@@ -1,0 +1,379 @@
+"""Events about objects (events.k8s.io/v1), told without ever holding up who tells them.
+
+``Recorder.event`` puts an event in a bounded queue and returns; it never waits and never raises.
+One task, ``run``, sends them one after the other. What cannot be told is dropped and counted by
+reason in ``dropped``; events help people, they are not a record anybody relies on.
+
+*Aggregated*: the same event again (same objects, type, reason, action and note) becomes a series:
+one Event whose ``series.count`` grows. Repetitions are counted at once and written at most every
+``refresh`` seconds, so a fault that repeats a thousand times a second costs one write per period.
+A series nobody added to for ``forget`` seconds ends; the next such event begins a new one.
+
+*Shared*: an event that is to be told ``once``, whoever sees the fault and however often a program
+starts again, is named by what it says. Who finds it there has told it; it never becomes a series.
+
+*Limited*: each object has a token bucket (``burst`` events at once, then one every ``refill``
+seconds) for new events; repetitions cost none. The number of series and buckets kept in memory is
+bounded, oldest first out.
+
+*Retried*: an event the server could not take now, a few times with jittered pauses, while others
+wait behind it; the queue's bound decides who is dropped. Refusals that cannot heal, a namespace
+that is going away, and the loss of leadership drop the event at once.
+
+Names and texts are cut to what the API allows: reason and action to 128 bytes, the note to 1,024.
+At shutdown ``close`` gives what is left some seconds, then drops it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+import secrets
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from zonewise.api.errors import (
+    AlreadyExists,
+    ApiError,
+    ConnectionFailed,
+    NotFound,
+    ParseError,
+    ServerError,
+    TooManyRequests,
+    ZonewiseError,
+)
+from zonewise.api.meta import Object, ObjectMeta, ObjectReference
+from zonewise.api.objects.events import Event, EventSeries, shared_suffix
+from zonewise.api.unstructured import Unstructured
+from zonewise.api.values.times import format_micro
+from zonewise.runtime.election.election import utcnow
+from zonewise.runtime.process.logs import logger
+
+if TYPE_CHECKING:
+    from zonewise.runtime.client.client import Client
+
+Type = Literal["Normal", "Warning"]
+
+NOTE_LIMIT = 1024
+WORD_LIMIT = 128
+NAME_LIMIT = 253
+_TICK = 1e-6
+"""How early a timer may come: sums of times are rounded, and clocks have a resolution."""
+_NOT_IN_NAMES = re.compile(r"[^a-z0-9.-]")
+
+_log = logger("recorder")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecorderLimits:
+    """How much is told; times in seconds."""
+
+    queue: int = 1000
+    series: int = 4096
+    refresh: float = 60.0
+    forget: float = 360.0
+    burst: int = 25
+    refill: float = 300.0
+    attempts: int = 4
+    pause: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Subject:
+    """What makes two events the same."""
+
+    regarding: ObjectReference
+    related: ObjectReference | None
+    type: str
+    reason: str
+    action: str
+    note: str
+    suffix: str = ""
+    """How the Event's name ends, if others tell it too."""
+
+
+@dataclass(slots=True)
+class _Series:
+    """One Event in the cluster, or about to be, and how often it came so far."""
+
+    name: str
+    first: datetime
+    last: datetime
+    count: int = 1
+    told: int = 0
+    queued: bool = True
+    last_seen: float = 0.0
+
+
+@dataclass(slots=True)
+class _Bucket:
+    tokens: float
+    filled: float
+
+
+class Recorder:
+    """Tells what happens to objects; see the module for what is aggregated, limited and dropped."""
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        controller: str,
+        instance: str,
+        limits: RecorderLimits | None = None,
+        now: Callable[[], datetime] = utcnow,
+        rng: random.Random | None = None,
+    ) -> None:
+        self.dropped = {"limit": 0, "full": 0, "refused": 0, "failed": 0, "shutdown": 0}
+        """How many events were not told, by reason."""
+        self._client = client
+        self._controller = _cut(controller, WORD_LIMIT)
+        self._instance = _cut(instance, WORD_LIMIT)
+        self._limits = limits or RecorderLimits()
+        self._now = now
+        self._rng = rng or random.SystemRandom()
+        self._series: OrderedDict[_Subject, _Series] = OrderedDict()
+        self._buckets: OrderedDict[ObjectReference, _Bucket] = OrderedDict()
+        self._queue: deque[_Subject] = deque()
+        self._later: deque[tuple[float, _Subject]] = deque()
+        self._wake = asyncio.Event()
+        self._ended = asyncio.Event()
+        self._started = False
+        self._closing = False
+
+    def event(
+        self,
+        regarding: Object | Unstructured | ObjectReference,
+        *,
+        reason: str,
+        action: str,
+        note: str,
+        type: Type = "Normal",
+        related: Object | Unstructured | ObjectReference | None = None,
+        once: bool = False,
+    ) -> None:
+        """Tell that something happened to an object; returns at once, whatever happens."""
+        try:
+            objects = reference(regarding), reference(related) if related is not None else None
+        except ParseError:
+            self.dropped["refused"] += 1
+            return
+        subject = _Subject(
+            *objects,
+            type,
+            _cut(reason, WORD_LIMIT) or "Unknown",
+            _cut(action, WORD_LIMIT) or "Unknown",
+            _cut(note, NOTE_LIMIT),
+            shared_suffix(objects[0].uid, reason, note) if once else "",
+        )
+        now = asyncio.get_running_loop().time()
+        series = self._series.get(subject)
+        if series is not None and now - series.last_seen <= self._limits.forget:
+            self._repeat(subject, series, now)
+        else:
+            self._begin(subject, now)
+
+    async def run(self) -> None:
+        """Send events until cancelled, or until ``close``d and done."""
+        self._started = True
+        try:
+            while True:
+                subject = self._next()
+                if subject is not None:
+                    await self._tell(subject)
+                elif self._closing:
+                    return
+                else:
+                    await self._pause()
+        finally:
+            self._ended.set()
+
+    async def close(self, *, within: float = 2.0) -> None:
+        """Send what waits, series counts included, for at most this long; drop the rest.
+
+        ``run`` ends then.
+        """
+        self._closing = True
+        for _, subject in self._later:
+            self._enqueue(subject)
+        self._later.clear()
+        self._wake.set()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within if self._queue or self._started else 0):
+                await self._ended.wait()
+        self.dropped["shutdown"] += len(self._queue)
+        self._queue.clear()
+
+    def _begin(self, subject: _Subject, now: float) -> None:
+        if self._closing:
+            self.dropped["shutdown"] += 1
+            return
+        if len(self._queue) >= self._limits.queue:
+            self.dropped["full"] += 1
+            return
+        if not self._allowed(subject.regarding, now):
+            self.dropped["limit"] += 1
+            return
+        moment = self._now()
+        # As a series may be told again and again, its name says nothing about its content.
+        name = f"{_stem(subject.regarding.name)}.{subject.suffix or secrets.token_hex(8)}"
+        self._series[subject] = _Series(name, moment, moment, last_seen=now)
+        self._series.move_to_end(subject)
+        self._queue.append(subject)
+        self._wake.set()
+        while len(self._series) > self._limits.series:
+            self._series.popitem(last=False)
+
+    def _repeat(self, subject: _Subject, series: _Series, now: float) -> None:
+        series.count += 1
+        series.last = self._now()
+        series.last_seen = now
+        self._series.move_to_end(subject)
+        if not series.queued and not subject.suffix:
+            series.queued = True
+            self._later.append((now + self._limits.refresh, subject))
+            self._wake.set()
+
+    def _enqueue(self, subject: _Subject) -> None:
+        if len(self._queue) < self._limits.queue:
+            self._queue.append(subject)
+        else:
+            self.dropped["full"] += 1
+            if subject in self._series:
+                self._series[subject].queued = False
+
+    def _allowed(self, regarding: ObjectReference, now: float) -> bool:
+        bucket = self._buckets.get(regarding)
+        if bucket is None:
+            bucket = self._buckets[regarding] = _Bucket(float(self._limits.burst), now)
+            while len(self._buckets) > self._limits.series:
+                self._buckets.popitem(last=False)
+        self._buckets.move_to_end(regarding)
+        gained = (now - bucket.filled) / self._limits.refill
+        bucket.tokens = min(self._limits.burst, bucket.tokens + gained)
+        bucket.filled = now
+        if bucket.tokens < 1:
+            return False
+        bucket.tokens -= 1
+        return True
+
+    def _next(self) -> _Subject | None:
+        now = asyncio.get_running_loop().time()
+        while self._later and self._later[0][0] <= now + _TICK:
+            self._enqueue(self._later.popleft()[1])
+        return self._queue.popleft() if self._queue else None
+
+    async def _pause(self) -> None:
+        self._wake.clear()
+        due = self._later[0][0] if self._later else None
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(due):
+                await self._wake.wait()
+
+    async def _tell(self, subject: _Subject) -> None:
+        series = self._series.get(subject)
+        if series is None:
+            self.dropped["full"] += 1
+            return
+        series.queued = False
+        for attempt in range(self._limits.attempts):
+            try:
+                await self._send(subject, series)
+            except (ConnectionFailed, ServerError, TooManyRequests) as error:
+                if attempt + 1 == self._limits.attempts or self._closing:
+                    self._drop(subject, series, "failed", error)
+                    return
+                pause = self._limits.pause * 2**attempt * self._rng.uniform(0.5, 1.5)
+                await asyncio.sleep(max(pause, getattr(error, "retry_after", None) or 0.0))
+            except ZonewiseError as error:
+                self._drop(subject, series, "refused", error)
+                return
+            else:
+                return
+
+    async def _send(self, subject: _Subject, series: _Series) -> None:
+        count = series.count
+        if series.told:
+            namespace = subject.regarding.namespace or "default"
+            body = {"series": _counted(series)}
+            try:
+                await self._client.patch(Event, series.name, namespace, body, kind="merge")
+            except NotFound:
+                # The server forgets events after an hour; the series goes on as a new one.
+                series.told = 0
+        if not series.told:
+            try:
+                await self._client.create(self._event(subject, series))
+            except AlreadyExists:
+                if not subject.suffix:
+                    raise
+        series.told = count
+
+    def _event(self, subject: _Subject, series: _Series) -> Event:
+        return Event(
+            metadata=ObjectMeta(
+                name=series.name, namespace=subject.regarding.namespace or "default"
+            ),
+            event_time=format_micro(series.first),
+            series=_counted(series) if series.count > 1 and not subject.suffix else None,
+            reporting_controller=self._controller,
+            reporting_instance=self._instance,
+            action=subject.action,
+            reason=subject.reason,
+            regarding=subject.regarding,
+            related=subject.related,
+            note=subject.note,
+            type=subject.type,
+        )
+
+    def _drop(
+        self, subject: _Subject, series: _Series, why: str, error: ZonewiseError | ApiError
+    ) -> None:
+        self.dropped[why] += 1
+        if not series.told:
+            self._series.pop(subject, None)
+        _log.debug(
+            "event could not be written",
+            object=f"{subject.regarding.namespace}/{subject.regarding.name}",
+            reason=subject.reason,
+            error=str(error),
+        )
+
+
+def reference(item: Object | Unstructured | ObjectReference) -> ObjectReference:
+    """A pointer to an object, as events carry it: to all its versions, so that events repeat."""
+    if isinstance(item, ObjectReference):
+        return msgspec.structs.replace(item, resource_version="")
+    meta = item.metadata
+    return ObjectReference(
+        api_version=item.resource.api_version,
+        kind=item.resource.kind,
+        namespace=meta.namespace,
+        name=meta.name,
+        uid=meta.uid,
+    )
+
+
+def _counted(series: _Series) -> EventSeries:
+    return EventSeries(count=series.count, last_observed_time=format_micro(series.last))
+
+
+def _stem(name: str) -> str:
+    """An object's name as the beginning of another's; some kinds allow more than most."""
+    labels = _NOT_IN_NAMES.sub("-", name.lower())[: NAME_LIMIT - 17].split(".")
+    return ".".join(filter(None, (label.strip("-") for label in labels))) or "event"
+
+
+def _cut(text: str, limit: int) -> str:
+    """The text within so many bytes of UTF-8, never half a character."""
+    data = text.encode("utf-8", "replace")
+    if len(data) <= limit:
+        return data.decode("utf-8")
+    return data[: limit - len("…".encode())].decode("utf-8", "ignore") + "…"

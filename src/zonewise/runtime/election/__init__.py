@@ -1,0 +1,1 @@
+"""Which replica leads, and what stops a former leader from writing."""

@@ -1,0 +1,1 @@
+"""Health checks and metrics, and the port that serves them."""

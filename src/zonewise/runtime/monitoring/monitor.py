@@ -1,0 +1,113 @@
+"""Metrics and health over HTTP, on one port, for Prometheus and the kubelet.
+
+``/metrics`` is the registry; ``/livez`` and ``/healthz`` say whether a restart is needed and
+``/readyz`` whether work is being done. Health answers 200 or 503, in text: with ``?verbose`` every
+check, else ``ok`` or the checks that failed.
+
+It listens on the loopback unless told otherwise, takes GET and HEAD only, reads no bodies, knows no
+credentials and changes nothing. Requests are answered in the event loop of the program: if the loop
+hangs, so does the probe, which is what a probe is for.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable, Iterable
+from typing import Self
+
+from aiohttp import web
+
+from zonewise.api.errors import ConfigError
+from zonewise.runtime.monitoring.health import CheckResult, Health
+from zonewise.runtime.monitoring.metrics import CONTENT_TYPE, Metrics
+from zonewise.runtime.serving.connection import HttpRequest
+from zonewise.runtime.serving.pages import PageHandler, page_server
+
+LISTEN = "127.0.0.1:9464"
+
+
+class Monitor:
+    """The small server; ``async with`` starts and stops it."""
+
+    def __init__(self, metrics: Metrics, health: Health, *, listen: str = LISTEN) -> None:
+        self._metrics = metrics
+        self._health = health
+        self._host, self._wanted = parse_listen(listen)
+        self._runner: web.ServerRunner | None = None
+        self.port = 0
+        """The port it listens on, once started; useful when 0 was asked for."""
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.stop()
+
+    async def start(self) -> None:
+        """Begin to listen; an address that cannot be had is a ``ConfigError``."""
+        alive, ready = self._serve(self._health.alive), self._serve(self._health.ready)
+        runner = await page_server(
+            {
+                "/metrics": self._serve_metrics,
+                "/livez": alive,
+                "/healthz": alive,
+                "/readyz": ready,
+            }
+        )
+        try:
+            site = web.TCPSite(runner, self._host or None, self._wanted)
+            await site.start()
+        except OSError as error:
+            await runner.cleanup()
+            raise ConfigError(
+                f"cannot listen on {self._host or '*'}:{self._wanted} for metrics and health: "
+                f"{error.strerror or error}; choose another address with --metrics-listen"
+            ) from error
+        self._runner = runner
+        self.port = runner.addresses[0][1]
+
+    async def stop(self) -> None:
+        """Stop listening; answers under way get a second."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+
+    async def _serve_metrics(self, request: HttpRequest) -> web.Response:
+        return web.Response(body=self._metrics.render(), headers={"Content-Type": CONTENT_TYPE})
+
+    def _serve(self, ask: Callable[[], Iterable[CheckResult]]) -> PageHandler:
+        async def answer(request: HttpRequest) -> web.Response:
+            results = tuple(ask())
+            good = all(result.good for result in results)
+            shown = results if "verbose" in request.query else [r for r in results if not r.good]
+            lines = [f"[+] {r.name}" if r.good else f"[-] {r.name}: {r.reason}" for r in shown]
+            text = "\n".join([*lines, "ok" if good else "failed"]) + "\n"
+            return web.Response(status=200 if good else 503, text=text)
+
+        return answer
+
+
+def parse_listen(text: str, flag: str = "", example: str = LISTEN) -> tuple[str, int]:
+    """Host and port of ``127.0.0.1:9464``, ``[::1]:9464``, ``host:9464`` or ``:9464`` (all).
+
+    A refusal names the flag that said it, and gives the example.
+    """
+    host, colon, port = text.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+        valid = _is_address(host)
+    else:
+        valid = ":" not in host
+    if not colon or not valid or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        said = f"{flag} {text[:100]!r}" if flag else repr(text[:100])
+        raise ConfigError(f"{said} is not an address with a port; write it like {example}")
+    return host, int(port)
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,163 @@
+"""HTTP connections whose next request must arrive whole, in time and in bounded memory.
+
+aiohttp bounds a line and a single header, not a header as a whole, and gives it any time. Here a
+connection's first header must be complete so many seconds after it began, a later one so many
+seconds after its first byte; it may have so many bytes, and the unfinished headers of all
+connections together so many: above that the oldest are hung up on. Headers of ordinary clients come
+in one piece and are never unfinished, so pressure meets those who make it.
+
+What is counted is what arrived, in the pieces in which it arrived: where a request's end and the
+beginning of the next come together, that beginning counts only once more of it comes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, cast
+
+from aiohttp import HttpVersion11, web
+from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
+
+Handler = Callable[["HttpRequest"], Awaitable[web.StreamResponse]]
+
+TOO_LARGE = (
+    b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
+    b"Content-Type: text/plain; charset=utf-8\r\nConnection: close\r\nContent-Length: 35\r\n\r\n"
+    b"431 Request Header Fields Too Large"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeaderLimits:
+    """What headers may take: one in seconds and bytes, the unfinished ones together in bytes."""
+
+    seconds: float = 30.0
+    size: int = 128 * 1024
+    together: int = 8 * 1024 * 1024
+
+
+class Connections(web.Server):
+    """All connections of a server, which end together; for a ``web.ServerRunner``."""
+
+    def __init__(self, handler: Handler, headers: HeaderLimits, **options: Any) -> None:
+        # The factory makes no other requests than those the handler takes.
+        general = cast("Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]", handler)
+        super().__init__(general, request_factory=self._request, **options)
+        self.headers = Headers(headers)
+
+    def __call__(self) -> Connection:
+        """The protocol of a new connection."""
+        return Connection(self, loop=self._loop, **self._kwargs)
+
+    def _request(
+        self, message: Any, payload: Any, protocol: Any, writer: Any, task: Any
+    ) -> HttpRequest:
+        return HttpRequest(message, payload, protocol, writer, task, self._loop)
+
+
+class HttpRequest(web.BaseRequest):
+    """A request whose answer does not say which library gave it."""
+
+    def invite(self) -> None:
+        """Tell a client that waits for it to send its body now."""
+        if (
+            self.headers.get("Expect", "").lower() == "100-continue"
+            and self.version >= HttpVersion11
+            and self.transport is not None
+        ):
+            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def left_unread(self) -> bool:
+        """Whether there is more of its body, which cannot be told from the next request."""
+        return self.can_read_body and not self.content.is_eof()
+
+    async def _prepare_hook(self, response: web.StreamResponse) -> None:
+        response.headers.popall("Server", None)
+
+
+class Headers:
+    """The connections with an unfinished header, the oldest first."""
+
+    def __init__(self, limits: HeaderLimits) -> None:
+        self.limits = limits
+        self._unfinished: dict[Connection, float] = {}
+        self._bytes = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def begin(self, connection: Connection) -> None:
+        """A header begins, or a connection whose first header is to come."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self.limits.seconds
+        self._unfinished[connection] = deadline
+        if self._timer is None:
+            self._timer = loop.call_at(deadline, self._expire, loop)
+
+    def grow(self, connection: Connection, size: int) -> None:
+        """A part of a header has come."""
+        if connection not in self._unfinished:
+            self.begin(connection)
+        connection.header_bytes += size
+        self._bytes += size
+        if connection.header_bytes > self.limits.size:
+            connection.refuse(TOO_LARGE)
+        while self._bytes > self.limits.together:
+            next(one for one in self._unfinished if one.header_bytes).refuse()
+
+    def end(self, connection: Connection) -> None:
+        """A header is complete, or its connection has ended."""
+        if self._unfinished.pop(connection, None) is not None:
+            self._bytes -= connection.header_bytes
+            connection.header_bytes = 0
+
+    def _expire(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._timer = None
+        now = loop.time()
+        for connection, deadline in list(self._unfinished.items()):
+            if deadline > now:
+                self._timer = loop.call_at(deadline, self._expire, loop)
+                return
+            connection.refuse()
+
+
+class Connection(web.RequestHandler):
+    """One connection of a client."""
+
+    def __init__(self, manager: Connections, **options: Any) -> None:
+        super().__init__(manager, **options)
+        self._headers = manager.headers
+        self._newest: StreamReader = EMPTY_PAYLOAD
+        self.header_bytes = 0
+        """What has come of the header that is unfinished."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The time of the first header begins."""
+        super().connection_made(transport)
+        self._headers.begin(self)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """Nothing is awaited any more."""
+        self._headers.end(self)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Part of a header or of a body, or the end of either."""
+        before = self._request_count
+        in_body = not self._newest.is_eof()
+        super().data_received(data)
+        if self._request_count != before:
+            if self._messages:
+                self._newest = self._messages[-1][1]
+            self._headers.end(self)
+        elif data and not in_body:
+            self._headers.grow(self, len(data))
+
+    def refuse(self, answer: bytes = b"") -> None:
+        """Hang up, with a last word if no other is being said."""
+        self._headers.end(self)
+        transport = self.transport
+        if transport is not None:
+            if answer and not self._request_in_progress:
+                transport.write(answer)
+            transport.abort()

@@ -1,0 +1,258 @@
+"""A TLS listener that cannot be exhausted by those who connect.
+
+Connections are counted. Where there are as many as are allowed, or as many as the limit of open
+files leaves beside what the program itself opens, no more are accepted: who comes then waits in the
+kernel's queue, who is connected is served, and accepting goes on when somebody leaves. When the
+system still refuses (files are used up by others, or memory), accepting pauses for a moment. The
+log tells it once a minute, however often it happens.
+
+When many connections have ended, the memory of their buffers is given back to the system.
+
+asyncio's own accept loop does neither: it takes whoever comes, and without descriptors it logs a
+traceback for each place in its queue, again and again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import resource
+import socket
+import ssl
+from asyncio.sslproto import SSLProtocol
+from collections.abc import Callable
+from math import ceil
+
+from zonewise.runtime.process.logs import logger
+from zonewise.runtime.process.memory import give_back
+
+QUEUE = 1024
+"""Connections that the kernel keeps for us while we do not accept."""
+TURN = 64
+"""Connections accepted at once, before others have their turn on the loop."""
+OWN_FILES = 128
+"""Descriptors left for what the program opens itself: its data, its log, its own calls."""
+PAUSE = 1.0
+ENDED = 64
+"""Connections that have ended before their memory is given back, ``TIDY`` seconds later."""
+TIDY = 2.0
+QUIET = 60.0
+EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+SHUTDOWN_SECONDS = 1.0
+ENCRYPTION = "encryption"
+"""Under this name a connection's ``get_extra_info`` has its ``Encryption``."""
+
+_log = logger("listener")
+
+
+class Encryption(SSLProtocol):
+    """TLS for one connection.
+
+    asyncio gives each a buffer of 256 KiB to receive into, all of it touched. Requests are small,
+    and thousands of watchers never send a second one. Record 008 has the numbers.
+    """
+
+    max_size = 8 * 1024
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        protocol: asyncio.Protocol,
+        tls: ssl.SSLContext,
+        waiter: asyncio.Future[None],
+        *,
+        handshake_seconds: float,
+        left: Callable[[], None],
+    ) -> None:
+        super().__init__(
+            loop,
+            protocol,
+            tls,
+            waiter,
+            server_side=True,
+            ssl_handshake_timeout=ceil(handshake_seconds),
+            ssl_shutdown_timeout=SHUTDOWN_SECONDS,
+        )
+        self._left = left
+        self._socket_transport: asyncio.Transport | None = None
+        self._extra[ENCRYPTION] = self
+
+    @property
+    def unsent(self) -> int:
+        """Bytes that were written and that the socket has not taken yet."""
+        inner = self._socket_transport
+        if inner is None:
+            return 0
+        return self._app_transport.get_write_buffer_size() + inner.get_write_buffer_size()
+
+    def end(self) -> None:
+        """Hang up at once; what was not sent is dropped."""
+        if self._socket_transport is not None:
+            self._app_transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The beginning: the handshake."""
+        assert isinstance(transport, asyncio.Transport)
+        self._socket_transport = transport
+        super().connection_made(transport)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """The end, however it came."""
+        super().connection_lost(exc)
+        self._socket_transport = None
+        self._extra.pop(ENCRYPTION, None)
+        self._left()
+
+
+class Listener:
+    """Accepts connections; ``make`` gives each its protocol."""
+
+    def __init__(
+        self,
+        make: Callable[[], asyncio.Protocol],
+        tls: ssl.SSLContext,
+        *,
+        connections: int,
+        handshake_seconds: float,
+        encryption: type[Encryption] = Encryption,
+        pause: float = PAUSE,
+    ) -> None:
+        self._make = make
+        self._tls = tls
+        self._connections = connections
+        self._handshake_seconds = handshake_seconds
+        self._encryption = encryption
+        self._pause = pause
+        self._loop = asyncio.get_running_loop()
+        self._sockets: list[socket.socket] = []
+        self._connecting: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._paused = False
+        self._told = -QUIET
+        self._ended = 0
+        self.open = 0
+        """How many connections there are."""
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen on all addresses of ``host`` (empty: all of this machine); the port.
+
+        Raises ``OSError`` where one of them cannot be had.
+        """
+        found = await self._loop.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        try:
+            for family, kind, protocol, _, address in dict.fromkeys(found):
+                one = socket.socket(family, kind, protocol)
+                self._sockets.append(one)
+                one.setblocking(False)
+                one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if family == socket.AF_INET6:
+                    one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                one.bind((address[0], port, *address[2:]))
+                port = int(one.getsockname()[1])
+                one.listen(QUEUE)
+        except BaseException:
+            self.close()
+            raise
+        self._resume()
+        return port
+
+    def close(self) -> None:
+        """Accept nobody any more; who is connected stays."""
+        self._halt()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for one in self._sockets:
+            one.close()
+        self._sockets.clear()
+
+    @property
+    def room(self) -> int:
+        """How many connections there may be now."""
+        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if files == resource.RLIM_INFINITY:
+            return self._connections
+        return min(self._connections, max(files - OWN_FILES, files // 2))
+
+    def _accept(self, listening: socket.socket) -> None:
+        for _ in range(TURN):
+            room = self.room
+            if self.open >= room:
+                self._halt()
+                self._tell("no more connections are accepted until some of them end", limit=room)
+                return
+            try:
+                accepted, _ = listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                if error.errno not in EXHAUSTED:
+                    raise
+                self._halt()
+                self._timer = self._loop.call_later(self._pause, self._resume)
+                self._tell("connections cannot be accepted now", error=error.strerror)
+                return
+            accepted.setblocking(False)
+            self.open += 1
+            task = self._loop.create_task(self._connect(accepted))
+            self._connecting.add(task)
+            task.add_done_callback(self._connecting.discard)
+
+    async def _connect(self, accepted: socket.socket) -> None:
+        waiter = self._loop.create_future()
+        waiter.add_done_callback(_told)
+
+        def begin() -> Encryption:
+            return self._encryption(
+                self._loop,
+                self._make(),
+                self._tls,
+                waiter,
+                handshake_seconds=self._handshake_seconds,
+                left=self._leave,
+            )
+
+        try:
+            await self._loop.connect_accepted_socket(begin, accepted)
+        except OSError:  # gone before it began
+            accepted.close()
+            self._leave()
+
+    def _leave(self) -> None:
+        self.open -= 1
+        self._ended += 1
+        if self._ended == ENDED:
+            self._loop.call_later(TIDY, self._tidy)
+        if self._paused and self.open < self.room:
+            self._resume()
+
+    def _tidy(self) -> None:
+        self._ended = 0
+        give_back()
+
+    def _halt(self) -> None:
+        self._paused = True
+        for one in self._sockets:
+            self._loop.remove_reader(one)
+
+    def _resume(self) -> None:
+        self._paused = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for one in self._sockets:
+            self._loop.add_reader(one, self._accept, one)
+
+    def _tell(self, event: str, **facts: object) -> None:
+        now = self._loop.time()
+        if now >= self._told + QUIET:
+            self._told = now
+            _log.error(event, connections=self.open, **facts)
+
+
+def _told(waiter: asyncio.Future[None]) -> None:
+    """A handshake that failed concerns nobody here: the connection is gone."""
+    if not waiter.cancelled():
+        waiter.exception()

@@ -1,0 +1,1 @@
+"""Admission webhooks: the HTTPS server, reviews, and certificates that renew themselves."""

@@ -1,0 +1,402 @@
+"""An HTTPS server that answers API servers' questions before they write.
+
+Handlers are found by path. Each call is decoded, handed to its handler within the time the API
+server has left for it (``?timeout=``, less a little for the way back), and answered. At most
+``concurrent`` handlers run at a time; ``waiting`` more calls may wait for their turn, the next one
+is turned away, so that a burst costs time and never memory. A call is counted before its body is
+read. Bodies are bounded, and so are all of them together: a large one is read when there is room
+for it among those that are under way, in the order of arrival; small ones, which nearly all are,
+need no more room than their number allows and never wait for large ones.
+
+Who connects and does not finish a request is hung up on (``zonewise.runtime.serving.connection``),
+and there are never more connections than descriptors (``zonewise.runtime.serving.listener``).
+
+A handler in ``instead`` gates something, and a call that fails would open the gate wherever the
+configuration ignores failures. Its calls do not wait for a turn (it bounds its own work), and what
+it cannot answer, in time or at all, is answered with what is given: a burst of 500 deletions is
+told to come back, never let through.
+
+A handler that raises, or is not done in time, makes the *call* fail with one sentence; whether the
+write goes on then is what the webhook configuration's ``failurePolicy`` says. What the exception
+was goes to the log, not to the user. A handler says no by returning ``Denied``, never by raising.
+
+TLS shows the newest certificate to each new connection and leaves open ones alone
+(``zonewise.runtime.webhook.server_context``). The server asks no client certificate: API servers
+have none to show by default, and an answer to a stranger tells nothing that the stranger did not
+send.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Literal, Self
+from weakref import WeakKeyDictionary
+
+import msgspec
+from aiohttp import web
+
+from zonewise.api.errors import ConfigError, ParseError, Status, ZonewiseError
+from zonewise.runtime.monitoring.monitor import parse_listen
+from zonewise.runtime.process.logs import logger
+from zonewise.runtime.serving.connection import Connections, HeaderLimits, HttpRequest
+from zonewise.runtime.serving.listener import Encryption, Listener
+from zonewise.runtime.webhook.admission import Allowed, Answer, Handler, decode, encode
+from zonewise.runtime.webhook.server_context import ServerContext
+
+Outcome = Literal["allowed", "denied", "failed", "late", "busy", "bad"]
+Observe = Callable[[str, Outcome, float], None]
+
+LISTEN = ":9443"
+SMALL = 64 << 10
+"""Bodies up to this size need no room of their own."""
+_WAY_BACK = 0.2
+_GO_DURATION = re.compile(r"(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?(?:(\d+)ms)?", re.ASCII)
+
+_log = logger("webhook")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebhookLimits:
+    """What one server takes.
+
+    A body holds the new and the old object, of 3 MiB at most each; ``bodies`` is what all large
+    ones under way may have together. A connection is closed after ``calls``, so that API servers
+    spread over replicas that came later.
+    """
+
+    body: int = 8 << 20
+    bodies: int = 24 << 20
+    deadline: float = 10.0
+    concurrent: int = 32
+    waiting: int = 256
+    gated: int = 4096
+    calls: int = 1000
+    connections: int = 1000
+    headers: HeaderLimits = field(default_factory=lambda: HeaderLimits(seconds=10.0))
+
+
+class Failed(Exception):
+    """A call that gets no answer to its question, with the HTTP status and a sentence."""
+
+    def __init__(self, code: int, outcome: Outcome, sentence: str) -> None:
+        super().__init__(sentence)
+        self.code = code
+        self.outcome = outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Incoming:
+    """A body that is still to be read, and the most that it may have."""
+
+    size: int
+    read: Callable[[], Awaitable[bytes]]
+
+
+class Room:
+    """Bytes that those inside may have together; who finds no room waits, in order of arrival."""
+
+    def __init__(self, size: int) -> None:
+        self._free = size
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+    @asynccontextmanager
+    async def of(self, size: int) -> AsyncIterator[None]:
+        """Room for so many bytes, as long as the context lasts; for none there always is."""
+        if size and (self._waiting or size > self._free):
+            turn = asyncio.get_running_loop().create_future()
+            self._waiting.append((size, turn))
+        else:
+            turn = None
+            self._free -= size
+        try:
+            if turn is not None:
+                await turn
+            yield
+        finally:
+            if turn is None or (turn.done() and not turn.cancelled()):
+                self._free += size
+            self._admit()
+
+    def _admit(self) -> None:
+        while self._waiting:
+            size, turn = self._waiting[0]
+            if not turn.done():
+                if size > self._free:
+                    return
+                self._free -= size
+                turn.set_result(None)
+            self._waiting.popleft()
+
+
+class AdmissionDispatcher:
+    """Takes calls and hands them to handlers; knows nothing of HTTP or TLS."""
+
+    def __init__(
+        self,
+        handlers: Mapping[str, Handler],
+        *,
+        limits: WebhookLimits | None = None,
+        instead: Mapping[str, Answer] | None = None,
+        observe: Observe | None = None,
+    ) -> None:
+        self.limits = limits or WebhookLimits()
+        self._instead = dict(instead or {})
+        self._gated = 0
+        self._handlers = dict(handlers)
+        self._observe = observe
+        self._turns = asyncio.Semaphore(self.limits.concurrent)
+        self._room = Room(self.limits.bodies)
+        self._inside = 0
+
+    async def answer(
+        self, path: str, body: bytes | Incoming, *, timeout: float | None = None
+    ) -> bytes:
+        """Answer one call, or raise ``Failed``; its body may not have been read then."""
+        begin = time.perf_counter()
+        outcome: Outcome = "failed"
+        try:
+            seconds = self._seconds(timeout)
+            if path in self._instead:
+                answer, encoded, outcome = await self._gate(path, body, seconds)
+                return encoded
+            answer, encoded = await self._counted(path, body, seconds)
+            outcome = "allowed" if isinstance(answer, Allowed) else "denied"
+        except Failed as failure:
+            outcome = failure.outcome
+            raise
+        else:
+            return encoded
+        finally:
+            if self._observe is not None:
+                known = path if path in self._handlers else "(unknown)"
+                self._observe(known, outcome, time.perf_counter() - begin)
+
+    async def _gate(
+        self, path: str, body: bytes | Incoming, seconds: float
+    ) -> tuple[Answer, bytes, Outcome]:
+        """Answer a call that must not fail: what goes wrong is answered ``instead``.
+
+        An answer names the call it is for, so even a call too many is read, in the same room as all
+        bodies are.
+        """
+        ends = asyncio.get_running_loop().time() + seconds
+        try:
+            async with asyncio.timeout_at(ends):
+                content = await self._read(body)
+            request = decode(content)
+        except TimeoutError:
+            raise Failed(408, "late", "the body did not arrive in time") from None
+        except ParseError as error:
+            raise Failed(400, "bad", str(error)) from error
+        outcome: Outcome
+        answer: Answer = self._instead[path]
+        if self._gated >= self.limits.gated:
+            return answer, encode(request, answer), "busy"
+        self._gated += 1
+        try:
+            async with asyncio.timeout_at(ends):
+                answer = await self._handlers[path](request)
+            outcome = "allowed" if isinstance(answer, Allowed) else "denied"
+        except TimeoutError:
+            outcome = "late"
+        except Exception:
+            about = f"{request.operation} {request.kind.kind} {request.namespace}/{request.name}"
+            _log.exception("a gate failed", path=path, about=about)
+            outcome = "failed"
+        finally:
+            self._gated -= 1
+        return answer, encode(request, answer), outcome
+
+    async def _read(self, body: bytes | Incoming) -> bytes:
+        if isinstance(body, bytes):
+            return body
+        async with self._room.of(body.size if body.size > SMALL else 0):
+            return await body.read()
+
+    async def _counted(
+        self, path: str, body: bytes | Incoming, seconds: float
+    ) -> tuple[Answer, bytes]:
+        handler = self._handlers.get(path)
+        if handler is None:
+            raise Failed(404, "bad", f"there is no webhook at {path}")
+        if self._inside >= self.limits.concurrent + self.limits.waiting:
+            raise Failed(503, "busy", "too many calls wait already; try again")
+        late = Failed(503, "busy", "there was no room for a body of this size; try again")
+        self._inside += 1
+        try:
+            async with asyncio.timeout(seconds):
+                if isinstance(body, bytes):
+                    body = _whole(body)
+                async with self._room.of(body.size if body.size > SMALL else 0):
+                    late = Failed(408, "late", "the body did not arrive in time")
+                    content = await body.read()
+                    late = Failed(
+                        504, "late", f"{path} did not decide within {seconds:g} s; try again"
+                    )
+                    return await self._answer(path, handler, content)
+        except TimeoutError:
+            raise late from None
+        finally:
+            self._inside -= 1
+
+    async def _answer(self, path: str, handler: Handler, body: bytes) -> tuple[Answer, bytes]:
+        try:
+            request = decode(body)
+        except ParseError as error:
+            raise Failed(400, "bad", str(error)) from error
+        try:
+            async with self._turns:
+                answer = await handler(request)
+                return answer, encode(request, answer)
+        except ZonewiseError as error:
+            about = f"{request.operation} {request.kind.kind} {request.namespace}/{request.name}"
+            _log.warning("a webhook failed", path=path, about=about, error=str(error))
+            raise Failed(500, "failed", f"{path} could not decide: {error}") from error
+        except Exception as error:
+            about = f"{request.operation} {request.kind.kind} {request.namespace}/{request.name}"
+            _log.exception("a webhook crashed", path=path, about=about)
+            raise Failed(500, "failed", f"{path} failed; its log says why") from error
+
+    def _seconds(self, timeout: float | None) -> float:
+        if timeout is None:
+            return self.limits.deadline
+        return min(self.limits.deadline, max(timeout - _WAY_BACK, timeout / 2))
+
+
+class BodyEncryption(Encryption):
+    """TLS for connections over which megabytes come."""
+
+    max_size = SMALL
+
+
+class WebhookServer:
+    """The HTTPS server; ``async with`` starts and stops it. ``tls.use`` gives it certificates."""
+
+    def __init__(
+        self, dispatcher: AdmissionDispatcher, *, tls: ServerContext, listen: str = LISTEN
+    ) -> None:
+        self.tls = tls
+        self._dispatcher = dispatcher
+        self._host, self._wanted = parse_listen(listen)
+        self._runner: web.ServerRunner | None = None
+        self._listener: Listener | None = None
+        self._calls: WeakKeyDictionary[object, int] = WeakKeyDictionary()
+        self.port = 0
+        """The port it listens on, once started; useful when 0 was asked for."""
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.stop()
+
+    async def start(self) -> None:
+        """Begin to listen; an address that cannot be had is a ``ConfigError``."""
+        limits = self._dispatcher.limits
+        server = Connections(
+            self._serve, limits.headers, access_log=None, lingering_time=0, auto_decompress=False
+        )
+        runner = web.ServerRunner(server, handle_signals=False, shutdown_timeout=limits.deadline)
+        await runner.setup()
+        listener = Listener(
+            server,
+            self.tls.listening,
+            connections=limits.connections,
+            handshake_seconds=limits.headers.seconds,
+            encryption=BodyEncryption,
+        )
+        try:
+            self.port = await listener.start(self._host, self._wanted)
+        except OSError as error:
+            await runner.cleanup()
+            raise ConfigError(
+                f"cannot listen on {self._host or '*'}:{self._wanted} for webhooks: "
+                f"{error.strerror or error}; choose another address"
+            ) from error
+        self._runner = runner
+        self._listener = listener
+
+    async def stop(self) -> None:
+        """Stop listening, let calls under way end, close idle connections."""
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+
+    async def _serve(self, request: HttpRequest) -> web.Response:
+        response = await self._respond(request)
+        if request.left_unread():
+            response.force_close()
+        if request.transport is not None:
+            count = self._calls.get(request.transport, 0) + 1
+            self._calls[request.transport] = count
+            if count >= self._dispatcher.limits.calls:
+                response.force_close()
+        return response
+
+    async def _respond(self, request: HttpRequest) -> web.Response:
+        limit = self._dispatcher.limits.body
+        try:
+            if request.method != "POST":
+                raise Failed(405, "bad", "API servers ask with POST")
+            if request.content_type != "application/json":
+                raise Failed(415, "bad", "the body must be application/json")
+            size = limit if request.content_length is None else request.content_length
+            if size > limit:
+                raise _too_large(limit)
+            timeout = parse_duration(request.query.get("timeout", ""))
+            body = Incoming(size, lambda: _read(request, limit))
+            answer = await self._dispatcher.answer(request.path, body, timeout=timeout)
+        except Failed as failure:
+            status = Status(status="Failure", message=str(failure), code=failure.code)
+            named = {"apiVersion": "v1", "kind": "Status", **msgspec.to_builtins(status)}
+            return _json(msgspec.json.encode(named), failure.code)
+        return _json(answer, 200)
+
+
+def _whole(body: bytes) -> Incoming:
+    async def read() -> bytes:
+        return body
+
+    return Incoming(len(body), read)
+
+
+async def _read(request: HttpRequest, limit: int) -> bytes:
+    request.invite()
+    parts: list[bytes] = []
+    size = 0
+    try:
+        async for part in request.content.iter_any():
+            size += len(part)
+            if size > limit:
+                raise _too_large(limit)
+            parts.append(part)
+    except web.RequestPayloadError:
+        raise Failed(400, "bad", "the body is not what its headers announced") from None
+    return b"".join(parts)
+
+
+def _too_large(limit: int) -> Failed:
+    return Failed(413, "bad", f"the body has more than {limit} bytes")
+
+
+def parse_duration(text: str) -> float | None:
+    """Seconds of what Go writes for a webhook's time, ``10s`` or ``1m30s``; None for nonsense."""
+    match = _GO_DURATION.fullmatch(text)
+    if not text or match is None:
+        return None
+    minutes, seconds, milliseconds = (float(part or 0) for part in match.groups())
+    return minutes * 60 + seconds + milliseconds / 1000 or None
+
+
+def _json(body: bytes, status: int) -> web.Response:
+    return web.Response(body=body, status=status, content_type="application/json")

@@ -1,0 +1,84 @@
+"""What a CSI call is refused with: a code, and why.
+
+The codes are the protocol's, by name, so that no decision depends on gRPC. What each means to the
+one who asked is decided here once:
+
+============================  =================================================================
+``INVALID_ARGUMENT``          a field is missing or bad, a class nobody can use, a bad source
+``NOT_FOUND``                 the source, volume, snapshot or node is not there
+``ALREADY_EXISTS``            the name is taken by something that is not compatible
+``RESOURCE_EXHAUSTED``        no pool there has room; *nothing is left behind*, choose a new node
+``FAILED_PRECONDITION``       in use, published elsewhere, has dependents
+``OUT_OF_RANGE``              a size that cannot be
+``ABORTED``                   somebody works on it, or a page token nobody gave: the same again
+``UNAVAILABLE``               the backend does not answer: the same again, it may have happened
+``PERMISSION_DENIED``         the key is good and may not do this
+``UNAUTHENTICATED``           the key is not good
+``INTERNAL``                  what is recorded and what is there contradict each other
+``UNIMPLEMENTED``             not offered
+============================  =================================================================
+
+A provisioner takes every code but ``ABORTED``, ``UNAVAILABLE``, ``CANCELLED`` and
+``DEADLINE_EXCEEDED`` as "certainly nothing is running": whoever answers another code has finished,
+or undone, what was begun.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from zonewise.api.errors import ZonewiseError
+from zonewise.api.reason import Reason
+
+
+class CsiCode(Enum):
+    """The code of an answer, by its name in the protocol."""
+
+    INVALID_ARGUMENT = "INVALID_ARGUMENT"
+    NOT_FOUND = "NOT_FOUND"
+    ALREADY_EXISTS = "ALREADY_EXISTS"
+    RESOURCE_EXHAUSTED = "RESOURCE_EXHAUSTED"
+    FAILED_PRECONDITION = "FAILED_PRECONDITION"
+    OUT_OF_RANGE = "OUT_OF_RANGE"
+    ABORTED = "ABORTED"
+    UNAVAILABLE = "UNAVAILABLE"
+    PERMISSION_DENIED = "PERMISSION_DENIED"
+    UNAUTHENTICATED = "UNAUTHENTICATED"
+    INTERNAL = "INTERNAL"
+    UNIMPLEMENTED = "UNIMPLEMENTED"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A no, with its code and its reason."""
+
+    code: CsiCode
+    reason: Reason
+
+    def __str__(self) -> str:
+        return str(self.reason)
+
+
+class StorageError(ZonewiseError):
+    """A refusal on its way to whoever asked."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        self.refusal = refusal
+        super().__init__(str(refusal))
+
+    @property
+    def code(self) -> CsiCode:
+        """The protocol's code."""
+        return self.refusal.code
+
+    @property
+    def reason(self) -> Reason:
+        """Why."""
+        return self.refusal.reason
+
+
+def invalid(code: str, message: str, *, where: str = "", fix: str = "") -> StorageError:
+    """A field or parameter that cannot be used; ``where`` is its path."""
+    text = f"{where}: {message}" if where else message
+    return StorageError(Refusal(CsiCode.INVALID_ARGUMENT, Reason(code=code, message=text, fix=fix)))

@@ -1,0 +1,70 @@
+"""Where a connection goes: the routes of every way into a Service, on every node. Pure.
+
+``choice`` says which endpoints traffic of a kind uses, ``endpoints`` and ``ways`` read slices and
+Services as a proxy takes them, ``service`` puts them together, ``table`` is what comes out, and
+``flow`` adds up what all proxies do. Proxies, ``zonewise explain`` and simulated clients use it.
+"""
+
+from zonewise.traffic.routes.addresses import Address, Network, parse_address, parse_network
+from zonewise.traffic.routes.choice import (
+    NodeLabels,
+    ProxyLocation,
+    RouteRule,
+    Selection,
+    by_keys,
+    by_weights,
+    local,
+    nearby,
+)
+from zonewise.traffic.routes.flow import Flow, flow
+from zonewise.traffic.routes.service import (
+    PROXY_NAME_LABEL,
+    RouteSettings,
+    is_routed,
+    node_routes,
+    service_routes,
+)
+from zonewise.traffic.routes.table import (
+    Action,
+    Backend,
+    Family,
+    HealthCheck,
+    NodeRoutes,
+    Path,
+    PortRoutes,
+    Route,
+    ServiceRoutes,
+    Source,
+)
+
+__all__ = [
+    "PROXY_NAME_LABEL",
+    "Action",
+    "Address",
+    "Backend",
+    "Family",
+    "Flow",
+    "HealthCheck",
+    "Network",
+    "NodeLabels",
+    "NodeRoutes",
+    "Path",
+    "PortRoutes",
+    "ProxyLocation",
+    "Route",
+    "RouteRule",
+    "RouteSettings",
+    "Selection",
+    "ServiceRoutes",
+    "Source",
+    "by_keys",
+    "by_weights",
+    "flow",
+    "is_routed",
+    "local",
+    "nearby",
+    "node_routes",
+    "parse_address",
+    "parse_network",
+    "service_routes",
+]

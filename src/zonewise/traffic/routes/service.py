@@ -1,0 +1,244 @@
+"""The routes of Services on a node: every way in, and what becomes of the packets that take it.
+
+Each way in is decided by its own policy:
+
+* Local: endpoints of this node, whatever hints and keys say. Nobody here but somebody elsewhere:
+  packets are dropped, since a reset would tell the client that there is nobody at all while health
+  checks are about to lead it elsewhere. Nobody anywhere: they are rejected.
+* Cluster, and the Service has topology keys: whom the keys name. Nobody: rejected at once.
+* Cluster, and all slices carry the same weights: as the weights divide.
+* Cluster: whom the hints name, or every endpoint.
+
+From this node and its pods, an external address whose policy is Local is short-cut to the whole
+cluster: out to the load balancer and back in, such a packet could have come to any node.
+
+Pure and cheap: routes of one Service depend on the Service, its slices and the place, and on labels
+of other nodes only if it has keys. So a change is answered by making the routes of one Service
+anew and comparing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
+
+from zonewise.api.gates import TOPOLOGY_AWARE_HINTS, FeatureGates
+from zonewise.api.meta import Key
+from zonewise.api.objects.core import Service, ServicePort
+from zonewise.api.objects.discovery import LeanEndpointSlice, service_of
+from zonewise.traffic.keys import invalid_keys, topology_keys
+from zonewise.traffic.routes.addresses import contains
+from zonewise.traffic.routes.choice import (
+    NodeLabels,
+    ProxyLocation,
+    Selection,
+    by_keys,
+    by_weights,
+    local,
+    nearby,
+    usable,
+)
+from zonewise.traffic.routes.endpoints import RouteEndpoint, RouteEndpoints, read_endpoints
+from zonewise.traffic.routes.table import (
+    Action,
+    Backend,
+    HealthCheck,
+    NodeRoutes,
+    Path,
+    PortRoutes,
+    Route,
+    ServiceRoutes,
+    Source,
+)
+from zonewise.traffic.routes.ways import Entrance, WaysIn, entrance, has_address
+
+PROXY_NAME_LABEL = "service.kubernetes.io/service-proxy-name"
+
+
+@dataclass(frozen=True, slots=True)
+class RouteSettings:
+    """Whose Services are routed, and whether the gate lets PreferZone mean something.
+
+    ``proxy_name`` is the value of the label by which a Service chooses its proxy; "" routes those
+    that do not choose.
+    """
+
+    proxy_name: str = ""
+    gates: Mapping[str, bool] = field(default_factory=FeatureGates)
+
+
+_DEFAULTS = RouteSettings()
+
+
+def is_routed(service: Service, settings: RouteSettings = _DEFAULTS) -> bool:
+    """Whether a proxy has anything to do with a Service."""
+    chosen = service.metadata.labels.get(PROXY_NAME_LABEL)
+    return chosen == (settings.proxy_name or None) and has_address(service)
+
+
+def service_routes(
+    service: Service,
+    slices: Iterable[LeanEndpointSlice],
+    place: ProxyLocation,
+    nodes: NodeLabels,
+    settings: RouteSettings = _DEFAULTS,
+) -> ServiceRoutes:
+    """What the proxy in a place does for one Service, given its slices and the nodes' labels."""
+    namespace, name = service.metadata.namespace or "default", service.metadata.name
+    if not is_routed(service, settings):
+        return ServiceRoutes(namespace=namespace, service=name)
+    offered, endpoints, keys = entrance(service), read_endpoints(slices), topology_keys(service)
+    hints = service.spec.traffic_policy != "PreferZone" or settings.gates[TOPOLOGY_AWARE_HINTS]
+
+    def cluster(known: tuple[RouteEndpoint, ...], family: str) -> Selection[RouteEndpoint]:
+        if keys:
+            return by_keys(known, place, keys, nodes)
+        if hints and (rows := endpoints.weights.get(family)) is not None:
+            return by_weights(known, place, rows)
+        return nearby(known, place, hints=hints)
+
+    stays = offered.internal_local or offered.external_local
+    ports = []
+    for ways in offered.ways:
+        for port in offered.ports:
+            known = endpoints.of(ways.family, (port.name, port.protocol))
+            choices = _Choices(
+                cluster=_choice(cluster(known, ways.family)),
+                local=_choice(local(known, place)) if stays else None,
+                anywhere=stays and any(map(usable, known)),
+            )
+            ports.append(
+                PortRoutes(
+                    name=port.name,
+                    family=ways.family,
+                    protocol=port.protocol,
+                    affinity_seconds=offered.affinity_seconds,
+                    routes=tuple(_routes(offered, ways, port, choices, place)),
+                    serving=_serving(known) if port.protocol == "UDP" else (),
+                )
+            )
+    ignored = invalid_keys(service)
+    return ServiceRoutes(
+        namespace=namespace,
+        service=name,
+        ports=tuple(ports),
+        health_checks=_health_checks(offered, endpoints, place),
+        notes=(*((ignored,) if ignored else ()), *offered.notes, *endpoints.notes),
+        keyed=bool(keys),
+    )
+
+
+def node_routes(
+    services: Iterable[Service],
+    slices: Iterable[LeanEndpointSlice],
+    place: ProxyLocation,
+    nodes: NodeLabels,
+    settings: RouteSettings = _DEFAULTS,
+) -> NodeRoutes:
+    """What the proxy in a place does for all Services."""
+    pieces: dict[Key, list[LeanEndpointSlice]] = {}
+    for piece in slices:
+        if name := service_of(piece):
+            pieces.setdefault((piece.metadata.namespace or "default", name), []).append(piece)
+    made = (
+        service_routes(service, pieces.get(_key(service), ()), place, nodes, settings)
+        for service in sorted(services, key=_key)
+        if is_routed(service, settings)
+    )
+    return NodeRoutes(node=place.node, zone=place.zone, services=tuple(made))
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """A selection with its endpoints as they are written."""
+
+    selection: Selection[RouteEndpoint]
+    backends: tuple[Backend, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Choices:
+    """Who is chosen from, if packets may leave the node and if not; is anybody ``anywhere``?
+
+    ``local`` is None if no way in has the policy Local.
+    """
+
+    cluster: _Choice
+    local: _Choice | None
+    anywhere: bool
+
+
+def _routes(
+    offered: Entrance, ways: WaysIn, port: ServicePort, choices: _Choices, place: ProxyLocation
+) -> Iterator[Route]:
+    def route(path: Path, address: str | None, source: Source, *, stay: bool) -> Route:
+        choice = choices.local if stay and choices.local else choices.cluster
+        action: Action = "dnat"
+        if not choice.backends:
+            action = "drop" if stay and choices.anywhere else "reject"
+        ranges = ways.source_ranges if path == "LoadBalancer" else ()
+        return Route(
+            path=path,
+            address=address,
+            number=port.node_port if path == "NodePort" else port.port,
+            source=source,
+            action=action,
+            why=choice.selection.rule,
+            key=choice.selection.key,
+            endpoints=choice.backends,
+            source_ranges=ranges,
+            own_sources=ways.vips if _in_range(place, ranges) else (),
+        )
+
+    yield route("ClusterIP", ways.cluster_ip, "any", stay=offered.internal_local)
+    external: list[tuple[Path, str | None]] = [("ExternalIP", one) for one in ways.external_ips]
+    external += [("LoadBalancer", one) for one in ways.vips]
+    external += [("NodePort", None)] if port.node_port else []
+    for path, address in external:
+        if offered.short_cut:
+            yield route(path, address, "inside", stay=False)
+            yield route(path, address, "outside", stay=True)
+        else:
+            yield route(path, address, "any", stay=offered.external_local)
+
+
+def _choice(selection: Selection[RouteEndpoint]) -> _Choice:
+    if not selection.weights:
+        return _Choice(selection, tuple(one.backend for one in selection.targets))
+    weighed = zip(selection.targets, selection.weights, strict=True)
+    return _Choice(selection, tuple(replace(one.backend, weight=weight) for one, weight in weighed))
+
+
+def _serving(known: Iterable[RouteEndpoint]) -> tuple[Backend, ...]:
+    return tuple(one.backend for one in known if one.serving)
+
+
+def _in_range(place: ProxyLocation, ranges: tuple[str, ...]) -> bool:
+    """Whether the node itself is among those who may come."""
+    return any(
+        contains(network, address)
+        for address in place.addresses
+        for network in ranges
+        if (":" in network) is (":" in address)
+    )
+
+
+def _health_checks(
+    offered: Entrance, endpoints: RouteEndpoints, place: ProxyLocation
+) -> tuple[HealthCheck, ...]:
+    if not (offered.health_port and offered.ports):
+        return ()
+    return tuple(
+        HealthCheck(
+            family=ways.family,
+            port=offered.health_port,
+            local_endpoints=endpoints.local_ready(ways.family, place.node),
+        )
+        for ways in offered.ways
+    )
+
+
+def _key(service: Service) -> Key:
+    return service.metadata.namespace or "default", service.metadata.name

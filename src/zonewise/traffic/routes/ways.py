@@ -1,0 +1,184 @@
+"""The ways into a Service, read from the object alone, as kube-proxy 1.36 reads it.
+
+An address family counts if the Service has a ClusterIP in it. A port is reachable from outside if
+*it* is: by its node port, by an external IP, or by an address of a load balancer that hands packets
+over unchanged (``ipMode: VIP``). The Service's type matters for one thing only: whether
+``externalTrafficPolicy`` means anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from zonewise.api.objects.core import Service, ServicePort
+from zonewise.api.reason import Reason
+from zonewise.traffic.routes.addresses import parse_address, parse_network
+from zonewise.traffic.routes.endpoints import PORT_LIMIT
+from zonewise.traffic.routes.table import Family
+
+AFFINITY_SECONDS = 10_800
+"""How long a client keeps its endpoint if the Service does not say."""
+AFFINITY_LIMIT = 86_400
+
+_FAMILIES: tuple[Literal["IPv4"], Literal["IPv6"]] = ("IPv4", "IPv6")
+_PROTOCOLS = ("TCP", "UDP", "SCTP")
+_NO_ADDRESS = ("", "None")
+
+
+@dataclass(frozen=True, slots=True)
+class WaysIn:
+    """The addresses of a Service in one family. No ``source_ranges``: everybody may come."""
+
+    family: Family
+    cluster_ip: str
+    external_ips: tuple[str, ...]
+    vips: tuple[str, ...]
+    source_ranges: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Entrance:
+    """What a Service offers: its ports, its addresses by family, its policies.
+
+    ``internal_local`` and ``external_local`` say which packets may not leave the node. With
+    ``short_cut`` those that start on it may, on their way to an external address.
+    """
+
+    ports: tuple[ServicePort, ...]
+    ways: tuple[WaysIn, ...]
+    internal_local: bool
+    external_local: bool
+    short_cut: bool
+    affinity_seconds: int | None
+    health_port: int
+    notes: tuple[Reason, ...]
+
+
+def has_address(service: Service) -> bool:
+    """Whether a Service has an address of its own: it is neither headless nor a mere name."""
+    return service.spec.cluster_ip not in _NO_ADDRESS and service.spec.type != "ExternalName"
+
+
+def entrance(service: Service) -> Entrance:
+    """What a Service offers."""
+    spec = service.spec
+    outside = spec.type in ("NodePort", "LoadBalancer") or (
+        spec.type in ("", "ClusterIP") and bool(spec.external_ips)
+    )
+    external_local = outside and spec.external_traffic_policy == "Local"
+    everything_local = spec.traffic_policy == "Local"
+    faults: list[str] = []
+    ways = tuple(way for family in _FAMILIES if (way := _ways(service, family, faults)))
+    return Entrance(
+        ports=_ports(service, faults),
+        ways=ways,
+        internal_local=everything_local or spec.internal_traffic_policy == "Local",
+        external_local=everything_local or external_local,
+        short_cut=external_local and not everything_local,
+        affinity_seconds=_affinity(service, faults),
+        health_port=(
+            spec.health_check_node_port if external_local and spec.type == "LoadBalancer" else 0
+        ),
+        notes=tuple(_note(service, fault) for fault in dict.fromkeys(faults)),
+    )
+
+
+def _ports(service: Service, faults: list[str]) -> tuple[ServicePort, ...]:
+    """The ports, each name and protocol once; of two the later one counts."""
+    found: dict[tuple[str, str], ServicePort] = {}
+    for port in service.spec.ports:
+        numbers = 0 < port.port <= PORT_LIMIT and 0 <= port.node_port <= PORT_LIMIT
+        if port.protocol in _PROTOCOLS and numbers:
+            found[port.name, port.protocol] = port
+        else:
+            faults.append(
+                f"port {port.port}/{port.protocol[:16]} is ignored: there is no such port"
+            )
+    return tuple(found.values())
+
+
+def _ways(service: Service, family: Family, faults: list[str]) -> WaysIn | None:
+    spec = service.spec
+    cluster_ip = _cluster_ip(service, family, faults)
+    if not cluster_ip:
+        return None
+    vips = (
+        entry.ip
+        for entry in service.status.load_balancer.ingress
+        if entry.ip and entry.ip_mode in (None, "VIP")
+    )
+    return WaysIn(
+        family=family,
+        cluster_ip=cluster_ip,
+        external_ips=_addresses(spec.external_ips, family, faults),
+        vips=_addresses(vips, family, faults),
+        source_ranges=_ranges(service, family, faults),
+    )
+
+
+def _cluster_ip(service: Service, family: Family, faults: list[str]) -> str:
+    spec = service.spec
+    if spec.ip_families:
+        pairs = zip(spec.ip_families, spec.cluster_ips or (spec.cluster_ip,), strict=False)
+        text = next((address for named, address in pairs if named == family), "")
+    else:
+        text = spec.cluster_ip if (":" in spec.cluster_ip) is (family == "IPv6") else ""
+    parsed = parse_address(text) if text else None
+    if text and (parsed is None or parsed.family != family):
+        faults.append(f"ClusterIP {text[:64]!r} is ignored: it is no {family} address")
+        return ""
+    return parsed.text if parsed else ""
+
+
+def _addresses(texts: Iterable[str], family: Family, faults: list[str]) -> tuple[str, ...]:
+    found: dict[str, None] = {}
+    for text in texts:
+        parsed = parse_address(text)
+        if parsed is None:
+            if text.strip():
+                faults.append(f"{text[:64]!r} is ignored: it is no address")
+        elif parsed.family == family:
+            found[parsed.text] = None
+    return tuple(found)
+
+
+def _ranges(service: Service, family: Family, faults: list[str]) -> tuple[str, ...]:
+    found: dict[str, None] = {}
+    for text in map(str.strip, service.spec.load_balancer_source_ranges):
+        parsed = parse_network(text)
+        if parsed is None:
+            if text:
+                faults.append(f"source range {text[:64]!r} is ignored: it is no network")
+        elif parsed.family == family:
+            if not parsed.prefix:
+                return ()
+            found[parsed.text] = None
+    return tuple(found)
+
+
+def _affinity(service: Service, faults: list[str]) -> int | None:
+    spec = service.spec
+    if spec.session_affinity != "ClientIP":
+        return None
+    config = spec.session_affinity_config
+    said = config.client_ip.timeout_seconds if config and config.client_ip else None
+    if said is None:
+        return AFFINITY_SECONDS
+    if not 0 < said <= AFFINITY_LIMIT:
+        faults.append(
+            f"an affinity of {said} seconds is ignored: 1 to {AFFINITY_LIMIT} are allowed"
+        )
+        return AFFINITY_SECONDS
+    return said
+
+
+def _note(service: Service, fault: str) -> Reason:
+    meta = service.metadata
+    return Reason(
+        code="InvalidService",
+        message=fault,
+        object=f"Service/{meta.namespace or 'default'}/{meta.name}",
+        fix="Correct the Service.",
+    )

@@ -1,0 +1,118 @@
+"""The clamp: a ReplicaSet is not made smaller than its pods may go.
+
+A Deployment counts what its ReplicaSets are *asked* to have. One that was made smaller while its
+pods may not go looks done, and the rollout runs away: the pods that stay are replaced all the same
+(record 005). So a decrease by the Deployment's controller is let through only as far as pods may go
+now. The rest is asked for by the annotation ``zonewise.io/reduce-to`` on the same object; the
+leader marks victims, and makes the ReplicaSet smaller itself.
+
+What may go: pods that are missing, pods that are not Ready and not held (a ReplicaSet deletes those
+first), and marked pods that all budgets would grant now. A fresh mark does not count: a ReplicaSet
+that is made smaller before its controller has seen it would ask for another pod and be refused.
+Nothing is granted here; the deletion that follows is. Where no budget in force covers the pods, and
+for Deployments that recreate theirs, nothing is clamped: those make no new pod before the last old
+one is gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from zonewise.api.objects.pod import Pod
+from zonewise.api.objects.pod_state import active, ready
+from zonewise.disruption import BudgetsCache, Round
+from zonewise.disruption.owners import Owners, owner_of, place_of
+from zonewise.disruption.steering import REDUCE_TO, SEEN_SECONDS, is_marked
+from zonewise.disruption.views import ReplicaSetScale
+from zonewise.runtime.webhook.admission import AdmissionRequest, Allowed, Answer
+
+REMEMBERED = 5000
+"""More marks than this are forgotten, which delays and does no harm."""
+
+
+class Clamp:
+    """Answers for ReplicaSets that a Deployment makes smaller."""
+
+    def __init__(self, budgets_cache: BudgetsCache, clock: Callable[[], float]) -> None:
+        self._budgets_cache = budgets_cache
+        self._clock = clock
+        self._marked: dict[str, float] = {}
+        """When a mark was first found here, by uid."""
+
+    async def __call__(self, request: AdmissionRequest) -> Answer:
+        """UPDATE of a ReplicaSet with fewer replicas."""
+        new, old = request.new(ReplicaSetScale), request.old(ReplicaSetScale)
+        if new is None or old is None:
+            return Allowed()
+        wanted, had = new.spec.replicas or 0, old.spec.replicas or 0
+        if wanted >= had:
+            return Allowed()
+        size = self.size(new, had, wanted)
+        return Allowed(patch=_patch(new, size, wanted))
+
+    def size(self, item: ReplicaSetScale, had: int, wanted: int) -> int:
+        """How small a ReplicaSet may become now."""
+        namespace_budgets = self._budgets_cache.of(item.metadata.namespace)
+        if _recreated(namespace_budgets.owners, item):
+            return wanted
+        pods = [
+            pod
+            for pod in namespace_budgets.pods.values()
+            if active(pod) and _owned(pod, item.metadata.uid)
+        ]
+        held = any(
+            budget.plain is None and budget.enforced
+            for pod in pods
+            for budget in namespace_budgets.covering(pod)
+        )
+        if not held:
+            return wanted
+        now = self._clock()
+        asked = Round(namespace_budgets, now, strict=True, plain=False)
+        go = 0
+        for pod in sorted(pods, key=lambda one: (ready(one), one.metadata.name)):
+            seen = self._is_seen(pod, now)
+            if ready(pod) and not seen:
+                continue
+            verdict = asked.judge(pod, evicting=False)
+            if verdict.charged:
+                asked.charge(pod)
+            go += verdict.allowed
+        return max(wanted, min(had, len(pods) - go))
+
+    def _is_seen(self, pod: Pod, now: float) -> bool:
+        """Whether a pod is marked, and has been for a while."""
+        if not is_marked(pod):
+            self._marked.pop(pod.metadata.uid, None)
+            return False
+        if len(self._marked) > REMEMBERED:
+            self._marked.clear()
+        return now - self._marked.setdefault(pod.metadata.uid, now) >= SEEN_SECONDS
+
+
+def _owned(pod: Pod, uid: str) -> bool:
+    owner = pod.metadata.controller
+    return owner is not None and owner.uid == uid
+
+
+def _recreated(owners: Owners, item: ReplicaSetScale) -> bool:
+    above = owner_of(item).controller
+    if above is None:
+        return False
+    found = owners.get(place_of(above, item.metadata.namespace), above.uid)
+    return found is not None and found.recreates
+
+
+def _patch(item: ReplicaSetScale, size: int, wanted: int) -> list[dict[str, Any]]:
+    annotations = item.metadata.annotations
+    operations: list[dict[str, Any]] = []
+    path = "/metadata/annotations"
+    name = f"{path}/{REDUCE_TO.replace('~', '~0').replace('/', '~1')}"
+    if size == wanted:
+        return [{"op": "remove", "path": name}] if REDUCE_TO in annotations else []
+    if not annotations:
+        operations.append({"op": "add", "path": path, "value": {}})
+    operations.append({"op": "add", "path": name, "value": str(wanted)})
+    operations.append({"op": "replace", "path": "/spec/replicas", "value": size})
+    return operations

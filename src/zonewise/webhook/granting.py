@@ -1,0 +1,186 @@
+"""Grants: judged in memory, written in batches, one compare-and-swap per batch and namespace.
+
+A question that costs nothing (free, uncovered, refused) is answered from memory at once and makes
+no request. Those that would be charged wait, per namespace, while the previous batch is written;
+then all that wait are judged in order, each seeing what the others got, and one write of the ledger
+covers every grant among them. So a burst of 500 deletions costs a few writes, and evictions that
+come one by one are not delayed by a timer.
+
+The ledger is written on the version it was judged by. Who loses reads it and judges anew; after
+``TRIES`` the questions are refused, which is always safe. The answer of a write is the new state of
+the ledger, so the next batch does not wait for a watch. Nobody else's grant can be missed: a stale
+ledger cannot be written.
+
+A grant that was written but whose answer got lost is found in the ledger: asking again is answered
+with it. Nothing is remembered here that is not in the cluster.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from zonewise.api.errors import AlreadyExists, Conflict, NotFound, Status, ZonewiseError
+from zonewise.api.meta import ObjectMeta
+from zonewise.api.objects.budgets import LEDGER_NAME, DisruptionLedger
+from zonewise.api.objects.pod import Pod
+from zonewise.api.reason import Reason
+from zonewise.disruption import (
+    GRANTS_LIMIT,
+    BudgetsCache,
+    DisruptionVerdict,
+    NamespaceBudgets,
+    Round,
+    ledger_of,
+)
+from zonewise.disruption.verdict import BLOCKED
+from zonewise.runtime.client.client import Client
+from zonewise.runtime.process.logs import logger
+
+TRIES = 5
+
+_log = logger("grants")
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    pod: Pod
+    evicting: bool
+    answer: asyncio.Future[DisruptionVerdict]
+
+
+class Granting:
+    """Answers whether pods may be disrupted, and writes down what it promised.
+
+    ``plain`` if plain PodDisruptionBudgets are asked first, as far as their status is known here.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        budgets_cache: BudgetsCache,
+        clock: Callable[[], float],
+        *,
+        plain: bool = True,
+    ) -> None:
+        self._client = client
+        self._plain = plain
+        self._budgets_cache = budgets_cache
+        self._clock = clock
+        self._waiting: dict[str, list[_Question]] = {}
+        self._writing: dict[str, asyncio.Task[None]] = {}
+        self.writes = 0
+
+    async def ask(self, pod: Pod, *, evicting: bool, dry_run: bool = False) -> DisruptionVerdict:
+        """A verdict; one that is charged has been written when it is returned."""
+        namespace_budgets = self._budgets_cache.of(pod.metadata.namespace)
+        verdict = self._round(namespace_budgets).judge(pod, evicting=evicting)
+        if not verdict.charged or dry_run:
+            return verdict
+        namespace = pod.metadata.namespace
+        question = _Question(pod, evicting, asyncio.get_running_loop().create_future())
+        self._waiting.setdefault(namespace, []).append(question)
+        if namespace not in self._writing:
+            task = asyncio.create_task(self._work(namespace), name=f"grants of {namespace}")
+            self._writing[namespace] = task
+        return await question.answer
+
+    def _round(self, namespace_budgets: NamespaceBudgets) -> Round:
+        return Round(namespace_budgets, self._clock(), strict=True, plain=self._plain)
+
+    async def _work(self, namespace: str) -> None:
+        """Write batch after batch while anybody waits."""
+        try:
+            while batch := self._waiting.pop(namespace, None):
+                try:
+                    await self._grant(namespace, batch)
+                except Exception as error:
+                    if not isinstance(error, ZonewiseError):
+                        _log.exception("grants failed", namespace=namespace)
+                    for question in batch:
+                        _answer(question, _unwritten(question.pod, str(error)))
+        finally:
+            del self._writing[namespace]
+
+    async def _grant(self, namespace: str, batch: list[_Question]) -> None:
+        namespace_budgets = self._budgets_cache.of(namespace)
+        for _ in range(TRIES):
+            batch = [one for one in batch if not one.answer.done()]
+            asked = self._round(namespace_budgets)
+            granted: list[tuple[_Question, DisruptionVerdict]] = []
+            room = GRANTS_LIMIT - len(namespace_budgets.ledger.grants)
+            for question in batch:
+                verdict = asked.judge(question.pod, evicting=question.evicting)
+                if not verdict.charged:
+                    _answer(question, verdict)
+                elif len(granted) >= room:
+                    why = f"{GRANTS_LIMIT} pods of the namespace were granted in two minutes"
+                    _answer(question, _unwritten(question.pod, why))
+                else:
+                    asked.charge(question.pod)
+                    granted.append((question, verdict))
+            if not granted:
+                return
+            try:
+                await self._write(namespace_budgets, namespace, granted)
+            except (Conflict, AlreadyExists):
+                await self._reread(namespace_budgets, namespace)
+                continue
+            for question, verdict in granted:
+                _answer(question, verdict)
+            return
+        for question in batch:
+            _answer(question, _unwritten(question.pod, "others write the ledger all the time"))
+
+    async def _write(
+        self,
+        namespace_budgets: NamespaceBudgets,
+        namespace: str,
+        granted: list[tuple[_Question, DisruptionVerdict]],
+    ) -> None:
+        budgets = {budget.key: budget for _, verdict in granted for budget in verdict.judged}
+        pods = [question.pod for question, _ in granted]
+        wanted = namespace_budgets.ledger.with_grants(pods, budgets.values(), self._clock())
+        if namespace_budgets.ledger.version:
+            meta = {"resourceVersion": namespace_budgets.ledger.version}
+            body = {"metadata": meta, "spec": wanted.spec()}
+            try:
+                written = await self._client.patch(DisruptionLedger, LEDGER_NAME, namespace, body)
+            except NotFound:
+                raise Conflict(Status(message="the ledger was deleted", code=409)) from None
+        else:
+            written = await self._client.create(
+                DisruptionLedger(
+                    metadata=ObjectMeta(name=LEDGER_NAME, namespace=namespace),
+                    spec=wanted.object(),
+                )
+            )
+        self.writes += 1
+        namespace_budgets.ledger = ledger_of(written)
+
+    async def _reread(self, namespace_budgets: NamespaceBudgets, namespace: str) -> None:
+        try:
+            found: DisruptionLedger | None = await self._client.get(
+                DisruptionLedger, LEDGER_NAME, namespace
+            )
+        except NotFound:
+            found = None
+        namespace_budgets.ledger = ledger_of(found)
+
+
+def _answer(question: _Question, verdict: DisruptionVerdict) -> None:
+    if not question.answer.done():
+        question.answer.set_result(verdict)
+
+
+def _unwritten(pod: Pod, why: str) -> DisruptionVerdict:
+    """No grant without its record."""
+    meta = pod.metadata
+    reason = Reason(
+        code=BLOCKED,
+        message=f"a grant for pod {meta.name} could not be written: {why}",
+        object=f"Pod/{meta.namespace}/{meta.name}",
+        fix="Ask again.",
+    )
+    return DisruptionVerdict(False, False, reason)

@@ -1,0 +1,50 @@
+"""What a pod's status says."""
+
+from __future__ import annotations
+
+import pytest
+
+from zonewise.api.meta import ObjectMeta
+from zonewise.api.objects.pod import Pod, PodCondition, PodStatus
+from zonewise.api.objects.pod_state import active, finished, ready, ready_since
+
+THEN = "2026-01-01T00:00:00Z"
+
+
+def pod(phase: str = "Running", *conditions: PodCondition, leaving: bool = False) -> Pod:
+    """A pod that says so."""
+    return Pod(
+        metadata=ObjectMeta(deletion_timestamp=THEN if leaving else None),
+        status=PodStatus(phase=phase, conditions=conditions),
+    )
+
+
+@pytest.mark.parametrize(
+    ("phase", "leaving", "ended", "counts"),
+    [
+        ("Running", False, False, True),
+        ("", False, False, True),
+        ("Running", True, False, False),
+        ("Succeeded", False, True, False),
+        ("Failed", True, True, False),
+    ],
+)
+def test_a_pod_is_active_until_it_ends_or_is_told_to_go(
+    phase: str, leaving: bool, ended: bool, counts: bool
+) -> None:
+    """Both ends are looked at; only one of them is final."""
+    one = pod(phase, leaving=leaving)
+    assert (finished(one), active(one)) == (ended, counts)
+
+
+def test_ready_is_what_the_condition_says() -> None:
+    """No condition, another one, and one that is not True mean no; a missing time is none."""
+    other = PodCondition(type="Initialized", status="True", last_transition_time=THEN)
+    no = PodCondition(type="Ready", status="False", last_transition_time=THEN)
+    yes = PodCondition(type="Ready", status="True", last_transition_time=THEN)
+    for one in (pod(), pod("Running", other), pod("Running", other, no)):
+        assert not ready(one)
+        assert ready_since(one) is None
+    assert ready(pod("Running", other, yes))
+    assert ready_since(pod("Running", other, yes)) == THEN
+    assert ready_since(pod("Running", PodCondition(type="Ready", status="True"))) == ""

@@ -1,0 +1,78 @@
+"""CertificateSigningRequests on the embedded server."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import msgspec
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509.oid import NameOID
+from tests.embedded.virtual_cluster import virtual_cluster
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
+
+PATH = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
+
+
+def request() -> str:
+    """A request for a certificate."""
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "e2e")])
+    key = ec.generate_private_key(ec.SECP256R1())
+    made = x509.CertificateSigningRequestBuilder().subject_name(name).sign(key, hashes.SHA256())
+    return base64.b64encode(made.public_bytes(Encoding.PEM)).decode()
+
+
+async def test_nobody_asks_in_anothers_name() -> None:
+    """The server writes who asks, and finds requests by their signer."""
+    async with virtual_cluster({}) as cluster:
+        spec = {
+            "request": request(),
+            "signerName": "example.com/one",
+            "usages": ["client auth"],
+            "username": "somebody-else",
+            "groups": ["system:masters"],
+        }
+        body = {"metadata": {"name": "a"}, "spec": spec}
+        answer = await cluster.client.raw("POST", PATH, body=msgspec.json.encode(body))
+        made = msgspec.json.decode(answer.body)
+        assert made["spec"]["username"] == "system:test"
+        for signer, count in (("example.com/one", 1), ("example.com/two", 0)):
+            query = {"fieldSelector": f"spec.signerName={signer}"}
+            answer = await cluster.client.raw("GET", PATH, query=query)
+            assert len(msgspec.json.decode(answer.body)["items"]) == count
+
+
+async def test_who_approves_does_not_sign_and_who_signs_does_not_approve() -> None:
+    """Each of the two subresources changes its own part of the status."""
+    async with virtual_cluster({}) as cluster:
+        spec = {
+            "request": request(),
+            "signerName": "example.com/one",
+            "usages": ["client auth"],
+        }
+        body = {"metadata": {"name": "a"}, "spec": spec}
+        await cluster.client.raw("POST", PATH, body=msgspec.json.encode(body))
+        yes = {"type": "Approved", "status": "True", "reason": "Test"}
+        both = {"status": {"conditions": [yes], "certificate": "QUJD"}}
+
+        async def patch(below: str) -> dict[str, Any]:
+            answer = await cluster.client.raw(
+                "PATCH",
+                f"{PATH}/a/{below}",
+                headers={"Content-Type": "application/merge-patch+json"},
+                body=msgspec.json.encode(both),
+            )
+            status: dict[str, Any] = msgspec.json.decode(answer.body).get("status") or {}
+            return status
+
+        signed = await patch("status")
+        assert "certificate" in signed
+        assert not signed.get("conditions")
+        approved = await patch("approval")
+        assert [one["type"] for one in approved["conditions"]] == ["Approved"]
+        assert approved["certificate"] == signed["certificate"]

@@ -1,0 +1,175 @@
+"""What a class says about images, seen in the images: on a real Ceph."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.ceph.scene import CephCaller, calling, parameters
+from tests.ceph.test_faults import image_of
+from tests.ceph.test_moved_pools import delete_pool, make_pool
+from tests.ceph.waiting import settled
+from tests.csi.scene import MIB, block_capability, of_volume, place, refused, requirement
+from tools.ceph.cluster import CephCluster
+
+from zonewise.csi.backends.ceph.images import DEEPEST
+from zonewise.csi.status import Code
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
+
+IN_A = requirement([place("a")], [place("a")])
+LABEL_AT = 1024 + 120
+"""Where ext4 keeps its label."""
+
+
+@pytest.fixture
+def caller(ceph: CephCluster, tmp_path: Path) -> Iterator[CephCaller]:
+    """A driver in zone a; its volumes are gone at the end, its trash as well."""
+    with calling(ceph, tmp_path) as made:
+        yield made
+        assert made.names() == []
+        images = made.storage.backend
+        while images.trash():
+            images.purge()
+
+
+def opened(caller: CephCaller, id: str) -> Any:
+    """The image of a volume in zone a, for reading."""
+    import rbd
+
+    return rbd.Image(caller.storage.ceph.pool("rbd-a"), image_of(id), read_only=True)
+
+
+async def test_options_of_mkfs(caller: CephCaller) -> None:
+    """A file system is made with them; wrong ones are told, and the volume is not staged."""
+    made = await caller.create(
+        "pvc-1", topology=IN_A, parameters=parameters(mkfsOptions="-L marked -m 1")
+    )
+    await caller.stage(made.volume_id)
+    await caller.unstage(made.volume_id)
+    with opened(caller, made.volume_id) as image:
+        assert image.read(LABEL_AT, 16).rstrip(b"\0") == b"marked"
+    wrong = await caller.create(
+        "pvc-2", topology=IN_A, parameters=parameters(mkfsOptions="--no-such-option")
+    )
+    assert await refused(caller.stage(wrong.volume_id)) is Code.INTERNAL
+    await caller.unstage(wrong.volume_id)
+    for one in (made, wrong):
+        await settled(partial(caller.delete, one.volume_id))
+
+
+async def test_a_pool_for_data(ceph: CephCluster, caller: CephCaller) -> None:
+    """Data goes to the pool that the class names beside the image's, of copies too."""
+    make_pool(ceph, "data-a")
+    try:
+        listed = json.loads(parameters()["topologyConstrainedPools"])
+        listed[0]["dataPool"] = "data-a"
+        given = parameters(topologyConstrainedPools=json.dumps(listed))
+        made = await caller.create("pvc-1", topology=IN_A, parameters=given)
+        assert made.volume_context["dataPool"] == "data-a"
+        await caller.stage(made.volume_id)
+        target = await caller.publish(made.volume_id)
+        (target / "marker").write_text("x" * MIB)
+        await caller.unpublish(made.volume_id)
+        await caller.unstage(made.volume_id)
+        copy = await settled(
+            partial(
+                caller.create,
+                "pvc-2",
+                topology=IN_A,
+                parameters=given,
+                source=of_volume(made.volume_id),
+            )
+        )
+        number = caller.storage.ceph.number("data-a")
+        for one in (made, copy):
+            with opened(caller, one.volume_id) as image:
+                assert image.data_pool_id() == number
+        for one in (made, copy):
+            await settled(partial(caller.delete, one.volume_id))
+        images = caller.storage.backend
+        while images.trash():
+            images.purge()
+    finally:
+        delete_pool(ceph, "data-a")
+    nowhere = parameters(dataPool="nowhere")
+    code = await refused(caller.create("pvc-3", topology=IN_A, parameters=nowhere))
+    assert code is Code.INVALID_ARGUMENT
+
+
+def depth(caller: CephCaller, id: str) -> int:
+    """How many images a read of a volume may go through."""
+    import rbd
+
+    found = 0
+    with opened(caller, id) as image:
+        try:
+            parent = image.parent_id()
+        except rbd.ImageNotFound:
+            return 0
+    while parent:
+        found += 1
+        pool = caller.storage.ceph.pool("rbd-a")
+        with rbd.Image(pool, image_id=parent, read_only=True) as image:
+            try:
+                parent = image.parent_id()
+            except rbd.ImageNotFound:
+                parent = ""
+    return found
+
+
+async def test_chains_of_copies_have_an_end(caller: CephCaller) -> None:
+    """A copy of a copy of a copy reads through a few images at most, and has its data."""
+    import rbd
+
+    device = block_capability()
+    ids = [(await caller.create("pvc-0", capability=device, topology=IN_A)).volume_id]
+    with rbd.Image(caller.storage.ceph.pool("rbd-a"), image_of(ids[0])) as image:
+        image.write(b"marker", 4 * MIB)
+    for number in range(1, DEEPEST + 3):
+        made = partial(
+            caller.create,
+            f"pvc-{number}",
+            capability=device,
+            topology=IN_A,
+            source=of_volume(ids[-1]),
+        )
+        ids.append((await settled(made)).volume_id)
+    assert max(depth(caller, id) for id in ids) == DEEPEST
+    with opened(caller, ids[-1]) as image:
+        assert image.read(4 * MIB, 6) == b"marker"
+    for id in ids:
+        await settled(partial(caller.delete, id))
+
+
+async def test_the_claims_names(caller: CephCaller) -> None:
+    """Who looks at an image sees whose it is; a copy has the names of its own claim."""
+    prefix = "csi.storage.k8s.io/"
+
+    def claim(name: str) -> dict[str, str]:
+        return {
+            f"{prefix}pvc/name": name,
+            f"{prefix}pvc/namespace": "shop",
+            f"{prefix}pv/name": f"pv-{name}",
+        }
+
+    made = await caller.create("pvc-1", topology=IN_A, parameters=parameters(**claim("data")))
+    copy = await settled(
+        partial(
+            caller.create,
+            "pvc-2",
+            topology=IN_A,
+            parameters=parameters(**claim("copy")),
+            source=of_volume(made.volume_id),
+        )
+    )
+    for one, name in ((made, "data"), (copy, "copy")):
+        with opened(caller, one.volume_id) as image:
+            found = {key: value for key, value in image.metadata_list() if key.startswith(prefix)}
+        assert found == claim(name)
+    for one in (made, copy):
+        await settled(partial(caller.delete, one.volume_id))

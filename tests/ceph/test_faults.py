@@ -1,0 +1,273 @@
+"""What goes wrong with a real Ceph: full pools, a zone that stops, kills, racing controllers."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import struct
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.ceph.scene import CephCaller, CephProgram, calling, config, parameters
+from tests.ceph.waiting import UNSURE, settled, until
+from tests.csi.scene import (
+    MIB,
+    block_capability,
+    mount_capability,
+    of_snapshot,
+    of_volume,
+    place,
+    refused,
+    requirement,
+    running,
+)
+from tools.ceph.cluster import CephCluster
+
+from zonewise.csi.services.requests import id_of
+from zonewise.csi.status import Code, CsiError
+from zonewise.storage import Stored
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
+
+STEPS_OF_DELETE = {"reserve": "change", "make": "remove", "change": "forget"}
+
+
+class Killed(BaseException):
+    """The controller dies here: nothing after it is done, nothing is undone."""
+
+
+@pytest.fixture
+def caller(ceph: CephCluster, tmp_path: Path) -> Iterator[CephCaller]:
+    """A driver in zone a; its volumes are gone at the end."""
+    with calling(ceph, tmp_path) as made:
+        yield made
+        assert made.names() == []
+
+
+def is_full(ceph: CephCluster, pool: str) -> bool:
+    """Whether a pool takes no more writes."""
+    (found,) = [one for one in ceph.command("osd dump")["pools"] if one["pool_name"] == pool]
+    return "full" in found["flags_names"]
+
+
+def in_zone(zone: str) -> Any:
+    """Nowhere else."""
+    return requirement([place(zone)], [place(zone)])
+
+
+@pytest.mark.parametrize("step", ["reserve", "make", "change", "answer"])
+@pytest.mark.parametrize("kind", ["volume", "snapshot", "clone", "delete"])
+@pytest.mark.parametrize("store", ["rbd", "fs"])
+async def test_killed_at_every_step(
+    ceph: CephCluster,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    store: str,
+    kind: str,
+    step: str,
+) -> None:
+    """A controller dies behind any step, another comes: one image, one entry, or none at all."""
+    device = block_capability() if store == "rbd" else mount_capability()
+    with calling(ceph, tmp_path / "other", kind=store) as other:
+        source = await other.create("source", capability=device, topology=in_zone("a"))
+        doomed = await other.create("doomed", capability=device, topology=in_zone("a"))
+
+        async def act(caller: CephCaller) -> Any:
+            if kind == "delete":
+                return await caller.delete(doomed.volume_id)
+            if kind == "snapshot":
+                return await caller.snapshot("made", source.volume_id)
+            copied = of_volume(source.volume_id) if kind == "clone" else None
+            return await caller.create(
+                "made", capability=device, source=copied, topology=in_zone("a")
+            )
+
+        with calling(ceph, tmp_path / "one", kind=store) as one, monkeypatch.context() as patch:
+            _die(patch, one, STEPS_OF_DELETE.get(step, step) if kind == "delete" else step)
+            with suppress(Killed):
+                await act(one)
+        await settled(lambda: act(other))
+        entries = other.storage.journal
+        names = sorted(entry.name for stored in Stored for entry in entries.page(stored).entries)
+        expected = {"delete": ["source"], "snapshot": ["doomed", "made", "source"]}
+        assert names == expected.get(kind, ["doomed", "made", "source"])
+        assert len(other.names()) == len(names)
+        for stored in Stored:
+            for entry in entries.page(stored).entries:
+                remove = other.delete_snapshot if stored is Stored.SNAPSHOT else other.delete
+                await settled(partial(remove, id_of(entry)))
+        assert other.names() == []
+
+
+async def test_killed_while_librbd_lists_an_image(
+    ceph: CephCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name in the pool's directory without an image is removed, and the volume is made."""
+    device = block_capability()
+    with calling(ceph, tmp_path / "other") as other:
+        with calling(ceph, tmp_path / "one") as one, monkeypatch.context() as patch:
+            _die(patch, one, "reserve")
+            with suppress(Killed):
+                await one.create("made", capability=device, topology=in_zone("a"))
+        (entry,) = other.storage.journal.page(Stored.VOLUME).entries
+        name = image_of(id_of(entry))
+        listed = b"".join(struct.pack("<I", len(text)) + text for text in (name.encode(), b"feed"))
+        with closing(ceph.admin.open_ioctx("rbd-a")) as pool:
+            pool.execute("rbd_directory", "rbd", "dir_add_image", listed)
+        made = await settled(lambda: other.create("made", capability=device, topology=in_zone("a")))
+        assert image_of(made.volume_id) == name
+        assert other.names() == ["rbd-a/volume"]
+        await settled(lambda: other.delete(made.volume_id))
+        assert other.names() == []
+
+
+def image_of(id: str) -> str:
+    """The name of a volume's image."""
+    return f"zw-vol-{id.split('-')[1]}"
+
+
+def _die(patch: pytest.MonkeyPatch, caller: CephCaller, step: str) -> None:
+    """Let the driver die behind the first such step; ``answer`` is behind all of them."""
+    storage = caller.storage
+    target: Any = storage.journal
+    if step in ("make", "remove"):
+        target = storage.backend
+    elif step == "answer":
+        return
+    real = getattr(target, step)
+
+    def dying(*given: Any, **more: Any) -> Any:
+        real(*given, **more)
+        raise Killed
+
+    patch.setattr(target, step, dying)
+
+
+async def test_a_full_pool(ceph: CephCluster, caller: CephCaller) -> None:
+    """A pool at its quota takes nothing, says so in time and keeps no reservation; others do."""
+    made = await caller.create("pvc-1", topology=in_zone("b"), capability=block_capability())
+    ceph.command("osd pool set-quota", pool="rbd-b", field="max_bytes", val="4096")
+    io = ceph.admin.open_ioctx("rbd-b")
+    try:
+        io.write_full("ballast", b"x" * 65536)
+        await until(lambda: is_full(ceph, "rbd-b"))
+        # The driver looks at pools every few seconds, and its client learns of maps in between.
+        await until(lambda: caller.storage.backend.pools()["rbd-b"].full)
+        caller.storage.ceph.handle().wait_for_latest_osdmap()
+        code = await refused(caller.create("pvc-2", topology=in_zone("b")))
+        assert code is Code.RESOURCE_EXHAUSTED
+        names = [entry.name for entry in caller.storage.journal.page(Stored.VOLUME).entries]
+        assert names == ["pvc-1"]
+        elsewhere = await caller.create("pvc-2", topology=in_zone("c"))
+        assert elsewhere.volume_context["pool"] == "rbd-c"
+        assert await refused(caller.delete(made.volume_id)) in UNSURE
+    finally:
+        ceph.command("osd pool set-quota", pool="rbd-b", field="max_bytes", val="0")
+        await until(lambda: not is_full(ceph, "rbd-b"))
+        io.remove_object("ballast")
+        io.close()
+    await settled(lambda: caller.delete(made.volume_id))
+    await settled(lambda: caller.delete(elsewhere.volume_id))
+
+
+async def test_a_zone_that_stops(ceph: CephCluster, caller: CephCaller) -> None:
+    """With the OSDs of a zone stopped, calls there end, other zones and the journal go on."""
+    ceph.signal("osd.1", signal.SIGSTOP)
+    try:
+        code = await refused(caller.create("pvc-b", topology=in_zone("b")))
+        assert code in (*UNSURE, Code.RESOURCE_EXHAUSTED)
+        await until(lambda: ceph.up() == 2)
+        made = await settled(lambda: caller.create("pvc-a", topology=in_zone("a")))
+        assert made.volume_context["pool"] == "rbd-a"
+        free = await settled(lambda: caller.free(place("b")))
+        assert free == 0
+    finally:
+        ceph.signal("osd.1", signal.SIGCONT)
+        await until(lambda: ceph.up() == 3)
+    await until(lambda: caller.storage.backend.pools()["rbd-b"].alive)
+    back = await settled(lambda: caller.create("pvc-b", topology=in_zone("b")))
+    assert back.volume_context["pool"] == "rbd-b"
+    assert sorted(caller.names()) == ["rbd-a/volume", "rbd-b/volume"]
+    for one in (made, back):
+        await settled(partial(caller.delete, one.volume_id))
+
+
+async def test_a_copy_survives_its_sources_zone(ceph: CephCluster, caller: CephCaller) -> None:
+    """A restore into another zone is ready only when it needs nothing of its source's zone."""
+    import rbd
+
+    given = parameters(crossDomain="copy")
+    device = block_capability()
+    made = await caller.create("pvc-1", topology=in_zone("a"), capability=device, parameters=given)
+    with rbd.Image(caller.storage.ceph.pool("rbd-a"), image_of(made.volume_id)) as image:
+        image.write(b"marker", 8 * MIB)
+    snapshot = await caller.snapshot("snap-1", made.volume_id)
+    copy = await caller.create(
+        "pvc-2",
+        topology=in_zone("c"),
+        capability=device,
+        parameters=given,
+        source=of_snapshot(snapshot.snapshot_id),
+    )
+    assert copy.volume_context["pool"] == "rbd-c"
+    ceph.signal("osd.0", signal.SIGSTOP)
+    try:
+        pool = caller.storage.ceph.pool("rbd-c")
+        with rbd.Image(pool, image_of(copy.volume_id), read_only=True) as image:
+            assert image.read(8 * MIB, 6) == b"marker"
+    finally:
+        ceph.signal("osd.0", signal.SIGCONT)
+    await until(lambda: ceph.up() == 3)
+    await settled(lambda: caller.delete(copy.volume_id))
+    await settled(lambda: caller.delete_snapshot(snapshot.snapshot_id))
+    await settled(lambda: caller.delete(made.volume_id))
+
+
+async def test_two_controllers_and_kills(ceph: CephCluster, tmp_path: Path) -> None:
+    """Twenty calls for one name through two controllers, one killed: one volume, all agree."""
+    programs = []
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        program = CephProgram(tmp_path / name)
+        program.config.write_text(config(ceph))
+        programs.append(program)
+    async with running(programs[0]) as first, running(programs[1]) as second:
+        callers = [CephCaller(one.client, one.folder) for one in (first, second)]
+
+        async def ask(number: int) -> str:
+            zone = "abc"[number % 3]
+            topology = requirement([place(one) for one in "abc"], [place(zone)])
+            made = await callers[number % 2].create(
+                "pvc-raced", topology=topology, capability=block_capability()
+            )
+            return str(made.volume_id)
+
+        answers = await asyncio.gather(*map(ask, range(20)), return_exceptions=True)
+        ids = {one for one in answers if isinstance(one, str)}
+        refusals = [one for one in answers if not isinstance(one, str)]
+        assert all(isinstance(one, CsiError) and one.code in UNSURE for one in refusals), refusals
+        work = asyncio.gather(
+            *(callers[0].create(f"pvc-{one}", capability=block_capability()) for one in range(12)),
+            return_exceptions=True,
+        )
+        await asyncio.sleep(0)
+        for _ in range(20):
+            if len(await callers[1].volumes()) > 1:
+                break
+        programs[0].kill()
+        await work
+        made = {await settled(lambda: ask(1))}
+        assert ids <= made
+        for one in range(12):
+            again = partial(callers[1].create, f"pvc-{one}", capability=block_capability())
+            await settled(again)
+        code, found = programs[1].check()
+        assert len(found["volumes"]) == 13
+        assert (found["orphans"], found["missing"], code) == ([], [], 0)
+        for one in found["volumes"]:
+            await settled(partial(callers[1].delete, one["id"]))
+        assert programs[1].check()[1]["volumes"] == []

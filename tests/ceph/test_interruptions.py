@@ -1,0 +1,185 @@
+"""Calls on a real Ceph that get no answer, or not in time: nothing is made twice, nothing hangs."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.ceph.scene import CephCaller, CephProgram, calling, config, parameters
+from tests.ceph.test_faults import Killed, _die, image_of, in_zone
+from tests.ceph.test_moved_pools import delete_pool, make_pool
+from tests.ceph.waiting import UNSURE, settled, until
+from tests.csi.scene import block_capability, place, refused, requirement, running
+from tools.ceph.cluster import JOURNAL, CephCluster
+
+from zonewise.csi.backends.ceph.journals.omap import NAMESPACE, SHARDS, _hash
+from zonewise.csi.protocol import csi_pb2 as csi
+from zonewise.csi.status import Code
+from zonewise.csi.transport import methods
+from zonewise.storage import EntryState, Stored
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
+
+DEVICE = block_capability()
+
+
+@pytest.fixture
+def caller(ceph: CephCluster, tmp_path: Path) -> Iterator[CephCaller]:
+    """A driver in zone a; nothing is left in journal and pools at the end."""
+    with calling(ceph, tmp_path) as made:
+        yield made
+        assert made.names() == []
+        for stored in Stored:
+            assert made.storage.journal.page(stored).entries == ()
+
+
+@contextmanager
+def stopped(ceph: CephCluster, name: str, *flags: str) -> Iterator[None]:
+    """A daemon that answers no more for a while; flags of the OSD map are set meanwhile."""
+    for flag in flags:
+        ceph.command("osd set", key=flag)
+    ceph.signal(name, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        ceph.signal(name, signal.SIGCONT)
+        for flag in flags:
+            ceph.command("osd unset", key=flag)
+        ceph.wait("OSDs", lambda: ceph.up() == 3)
+
+
+async def test_another_preference_after_a_timeout(ceph: CephCluster, caller: CephCaller) -> None:
+    """A retry that prefers another zone does not make a second volume: the first may still land."""
+    # The journal is in zone a alone: it answers while b does not.
+    make_pool(ceph, "apart")
+    try:
+
+        def preferring(zone: str) -> Any:
+            topology = requirement([place("a"), place("b")], [place(zone)])
+            given = parameters(pool="apart")
+            return caller.create("pvc-1", topology=topology, capability=DEVICE, parameters=given)
+
+        with stopped(ceph, "osd.1", "nodown"):
+            assert await refused(preferring("b")) in UNSURE
+            assert await refused(preferring("a")) in UNSURE
+        made = await settled(partial(preferring, "a"))
+        assert made.volume_context["pool"] == "rbd-b"
+        assert caller.names() == ["rbd-b/volume"]
+        await settled(partial(caller.delete, made.volume_id))
+    finally:
+        delete_pool(ceph, "apart")
+
+
+def answered_by(ceph: CephCluster, other_than: int) -> str:
+    """A name whose part of the journal another OSD answers for."""
+    for number in range(100):
+        name = f"pvc-{number}"
+        place = f"entries.volume.{_hash(name) % SHARDS}"
+        found = ceph.command("osd map", pool=JOURNAL, object=place, nspace=NAMESPACE)
+        if found["acting_primary"] != other_than:
+            return name
+    raise AssertionError("one OSD answers for everything")
+
+
+async def test_a_reservation_that_lands_late(ceph: CephCluster, caller: CephCaller) -> None:
+    """What its caller was told nothing about is in the journal later, and is finished or undone."""
+    spared = await caller.create("spared", topology=in_zone("a"), capability=DEVICE)
+    name = answered_by(ceph, other_than=2)
+    with stopped(ceph, "osd.2", "nodown"):
+        late = caller.create(name, topology=in_zone("a"), capability=DEVICE)
+        assert await refused(late) is Code.UNAVAILABLE
+
+    def landed() -> bool:
+        found = caller.storage.journal.find(Stored.VOLUME, name)
+        return found is not None and found.state is EntryState.RESERVED
+
+    await until(landed)
+    made = await settled(partial(caller.create, name, topology=in_zone("b"), capability=DEVICE))
+    assert made.volume_context["pool"] == "rbd-b"
+    assert sorted(caller.names()) == ["rbd-a/volume", "rbd-b/volume"]
+    for one in (made, spared):
+        await settled(partial(caller.delete, one.volume_id))
+
+
+async def test_monitors_lost_in_mid_run(ceph: CephCluster, caller: CephCaller) -> None:
+    """Without a monitor calls end with UNAVAILABLE; with it again the driver works on."""
+    made = await caller.create("pvc-1", topology=in_zone("a"), capability=DEVICE)
+    caller.storage.backend._states.forget()
+    ceph.signal("mon", signal.SIGSTOP)
+    try:
+        for call in (
+            caller.create("pvc-2", topology=in_zone("a"), capability=DEVICE),
+            caller.create("pvc-3", capability=DEVICE, parameters=parameters(pool="nowhere")),
+            caller.stage(made.volume_id, DEVICE),
+        ):
+            assert await refused(call) in UNSURE
+        await caller.client.call(methods.PROBE, csi.ProbeRequest())
+        assert await caller.volumes() == [made.volume_id]
+    finally:
+        ceph.signal("mon", signal.SIGCONT)
+    second = await settled(
+        partial(caller.create, "pvc-2", topology=in_zone("a"), capability=DEVICE)
+    )
+    await settled(partial(caller.stage, made.volume_id, DEVICE))
+    await caller.unstage(made.volume_id)
+    for one in (made, second):
+        await settled(partial(caller.delete, one.volume_id))
+
+
+async def test_deadlines_shorter_than_the_work(ceph: CephCluster, tmp_path: Path) -> None:
+    """Who does not wait for the answer gets the same volume later; journal and pools agree."""
+    program = CephProgram(tmp_path)
+    program.config.write_text(config(ceph))
+    async with running(program) as plain:
+        caller = CephCaller(plain.client, tmp_path)
+        for number, seconds in enumerate((0.001, 0.005, 0.01, 0.02, 0.04)):
+            request = csi.CreateVolumeRequest(
+                name=f"pvc-{number}",
+                capacity_range=csi.CapacityRange(required_bytes=1 << 24),
+                volume_capabilities=[DEVICE],
+                parameters=parameters(),
+            )
+            with suppress(Exception):
+                await plain.client.call(methods.CREATE_VOLUME, request, timeout=seconds)
+        ids = [
+            (await settled(partial(caller.create, f"pvc-{number}", capability=DEVICE))).volume_id
+            for number in range(5)
+        ]
+        assert sorted(await caller.volumes()) == sorted(ids)
+        code, found = program.check()
+        assert (code, found["orphans"], found["missing"]) == (0, [], [])
+        for id in ids:
+            await settled(partial(caller.delete, id))
+
+
+async def test_a_snapshots_name_and_a_kill_in_its_midst(
+    ceph: CephCluster, caller: CephCaller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name has one source; what was killed between snap and clone is finished, no snap stays."""
+    import rbd
+
+    made: Any = []
+    for number in range(2):
+        made.append(await caller.create(f"pvc-{number}", topology=in_zone("a"), capability=DEVICE))
+    with calling(ceph, tmp_path / "one") as one, monkeypatch.context() as patch:
+        _die(patch, one, "reserve")
+        with suppress(Killed):
+            await one.snapshot("snap-1", made[0].volume_id)
+    (entry,) = caller.storage.journal.page(Stored.SNAPSHOT).entries
+    pool, name = caller.storage.ceph.pool("rbd-a"), image_of(made[0].volume_id)
+    with rbd.Image(pool, name) as image:
+        image.create_snap(f"zw-{entry.uuid}")
+    snapshot = await settled(lambda: caller.snapshot("snap-1", made[0].volume_id))
+    with rbd.Image(pool, name, read_only=True) as image:
+        user = rbd.RBD_SNAP_NAMESPACE_TYPE_USER
+        assert [one for one in image.list_snaps() if one["namespace"] == user] == []
+    code = await refused(caller.snapshot("snap-1", made[1].volume_id))
+    assert code is Code.ALREADY_EXISTS
+    await settled(lambda: caller.delete_snapshot(snapshot.snapshot_id))
+    for one in made:
+        await settled(partial(caller.delete, one.volume_id))

@@ -1,0 +1,312 @@
+"""Images that krbd or rbd-nbd bring to a node: the whole flow, with a program in ``rbd``'s place.
+
+What the kernel's own devices do is not tried: there are none here. Everything else is real: the
+image on a real Ceph, its client, the block device, mounts, kills.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import stat
+import subprocess
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+import pytest
+from tests.ceph import rbd_stand_in
+from tests.ceph.scene import CephCaller, CephProgram, calling, config, parameters
+from tests.ceph.waiting import settled
+from tests.csi.scene import (
+    MIB,
+    Mode,
+    block_capability,
+    left_behind,
+    mount_capability,
+    refused,
+    running,
+)
+from tools.ceph.cluster import USER, CephCluster
+
+from zonewise.csi.backends.embedded import filesystems, loops, mounts
+from zonewise.csi.protocol import csi_pb2 as csi
+from zonewise.csi.status import Code, CsiError
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
+
+XFS = 300 * MIB
+TYPES = {"krbd": "krbd", "rbd-nbd": "nbd"}
+mapped = pytest.mark.parametrize("mounter", ["krbd", "rbd-nbd"])
+kept = pytest.mark.parametrize(
+    ("capability", "size"),
+    [
+        (mount_capability(), 64 * MIB),
+        (mount_capability(fs_type="xfs"), XFS),
+        (block_capability(), 64 * MIB),
+    ],
+    ids=["ext4", "xfs", "block"],
+)
+
+
+@pytest.fixture
+def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The program in ``rbd``'s place, found first."""
+    program = rbd_stand_in.installed(tmp_path / "bin")
+    monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
+    return program
+
+
+@pytest.fixture
+def caller(ceph: CephCluster, tmp_path: Path, stand_in: Path) -> Iterator[CephCaller]:
+    """A driver in zone a; its volumes are gone at the end."""
+    with calling(ceph, tmp_path) as made:
+        yield made
+        assert made.names() == []
+
+
+def machine(folder: Path) -> Path:
+    """Where the stand-in keeps what a driver has mapped."""
+    return folder / "rbd" / "stand-in"
+
+
+def listed(data: Path, mounter: str) -> list[str]:
+    """The devices that are mapped."""
+    notes = (machine(data) / TYPES[mounter]).glob("*.json")
+    return [json.loads(one.read_text())["device"] for one in notes]
+
+
+def calls(data: Path, verb: str) -> list[str]:
+    """The command lines of one verb."""
+    told = (machine(data) / "calls").read_text().splitlines()
+    return [one for one in told if f" device {verb} " in one]
+
+
+async def used(caller: CephCaller, id: str, capability: csi.VolumeCapability) -> Path:
+    """Stage and publish."""
+    await caller.stage(id, capability)
+    return await caller.publish(id, capability)
+
+
+async def released(caller: CephCaller, id: str) -> None:
+    """The reverse."""
+    await caller.unpublish(id)
+    await caller.unstage(id)
+
+
+@mapped
+@kept
+async def test_a_life(
+    caller: CephCaller, mounter: str, capability: csi.VolumeCapability, size: int
+) -> None:
+    """The mapped device itself is mounted, or shown; what is written is there the next time."""
+    data = caller.folder / "data-a"
+    made = await caller.create(
+        "pvc-1", size=size, capability=capability, parameters=parameters(mounter=mounter)
+    )
+    id = made.volume_id
+    for _ in range(2):
+        await caller.stage(id, capability)
+    for _ in range(2):
+        target = await caller.publish(id, capability)
+    (device,) = listed(data, mounter)
+    assert mounts.device_behind(target) == Path(device)
+    assert len(calls(data, "map")) == 1
+    if capability.HasField("block"):
+        assert stat.S_ISBLK(target.stat().st_mode)
+        with target.open("r+b", buffering=0) as file:
+            file.write(b"here" * 1024)
+            os.fsync(file.fileno())
+        (usage,) = await caller.stats(id)
+        assert usage.total == size
+    else:
+        (target / "marker").write_text("here")
+        assert await refused(caller.stats(id, caller.folder)) is Code.NOT_FOUND
+    assert await refused(caller.delete(id)) is Code.ABORTED
+    await released(caller, id)
+    assert listed(data, mounter) == []
+    await caller.unstage(id)
+    target = await used(caller, id, capability)
+    if capability.HasField("block"):
+        with target.open("rb") as file:
+            assert file.read(4) == b"here"
+    else:
+        assert (target / "marker").read_text() == "here"
+    await released(caller, id)
+    assert await refused(caller.publish(id, capability)) is Code.FAILED_PRECONDITION
+    await caller.delete(id)
+
+
+@pytest.mark.parametrize("mounter", ["rbd-fuse", "krbd", "rbd-nbd"])
+@kept
+async def test_a_published_volume_grows(
+    caller: CephCaller, mounter: str, capability: csi.VolumeCapability, size: int
+) -> None:
+    """Controller, then node: device and file system are larger, and the files are there."""
+    made = await caller.create(
+        "pvc-1", size=size, capability=capability, parameters=parameters(mounter=mounter)
+    )
+    id = made.volume_id
+    target = await used(caller, id, capability)
+    block = capability.HasField("block")
+    if not block:
+        (target / "file").write_text("x")
+    assert (await caller.expand(id, 2 * size)).node_expansion_required
+    assert await caller.node_expand(id) == 2 * size
+    total = (await caller.stats(id))[0].total
+    assert total == 2 * size if block else total > 1.6 * size
+    assert block or (target / "file").read_text() == "x"
+    await released(caller, id)
+    await caller.delete(id)
+
+
+@mapped
+async def test_a_volume_for_readers_is_mapped_read_only(caller: CephCaller, mounter: str) -> None:
+    """The device cannot be written; only an empty image is mapped for writing, once."""
+    data = caller.folder / "data-a"
+    given = parameters(mounter=mounter)
+    reading = mount_capability(Mode.SINGLE_NODE_READER_ONLY)
+    made = await caller.create("pvc-1", size=64 * MIB, capability=reading, parameters=given)
+    for _ in range(2):
+        target = await used(caller, made.volume_id, reading)
+        with pytest.raises(OSError, match="Read-only"):
+            (target / "file").touch()
+        await released(caller, made.volume_id)
+    assert ["--read-only" in one for one in calls(data, "map")] == [False, True]
+    device = block_capability(Mode.SINGLE_NODE_READER_ONLY)
+    raw = await caller.create("pvc-2", capability=device, parameters=given)
+    target = await used(caller, raw.volume_id, device)
+    with pytest.raises(OSError, match="Errno"), target.open("r+b", buffering=0) as file:
+        file.write(b"x" * 4096)
+    assert "--read-only" in calls(data, "map")[-1]
+    await released(caller, raw.volume_id)
+    for one in (made, raw):
+        await caller.delete(one.volume_id)
+
+
+@pytest.mark.parametrize(
+    ("mounter", "step", "capability"),
+    [
+        ("krbd", "map", mount_capability()),
+        ("krbd", "unmap", block_capability()),
+        ("rbd-nbd", "map", block_capability()),
+        ("rbd-nbd", "unmap", mount_capability()),
+    ],
+    ids=["krbd-map-ext4", "krbd-unmap-block", "nbd-map-block", "nbd-unmap-ext4"],
+)
+async def test_a_killed_driver_finds_its_devices(
+    ceph: CephCluster,
+    tmp_path: Path,
+    stand_in: Path,
+    mounter: str,
+    step: str,
+    capability: csi.VolumeCapability,
+) -> None:
+    """kill -9 behind a map or an unmap: the next driver goes on, and nothing is mapped twice."""
+    program = CephProgram(tmp_path)
+    program.config.write_text(config(ceph))
+    async with running(program) as one:
+        caller = CephCaller(one.client, one.folder)
+        made = await caller.create(
+            "pvc-1", size=64 * MIB, capability=capability, parameters=parameters(mounter=mounter)
+        )
+        id = made.volume_id
+        if step == "unmap":
+            await used(caller, id, capability)
+            await caller.unpublish(id)
+        machine(program.data).mkdir(parents=True, exist_ok=True)
+        (machine(program.data) / f"kill-{step}").touch()
+        with suppress(CsiError):
+            await (caller.stage(id, capability) if step == "map" else caller.unstage(id))
+        program.kill()
+        assert len(listed(program.data, mounter)) == (1 if step == "map" else 0)
+    async with running(program) as one:
+        caller = CephCaller(one.client, one.folder)
+        if step == "unmap":
+            await caller.unstage(id)
+        target = await used(caller, id, capability)
+        assert len(listed(program.data, mounter)) == 1
+        assert mounts.device_behind(target) == Path(*listed(program.data, mounter))
+        program.kill()
+    async with running(program) as one:
+        caller = CephCaller(one.client, one.folder)
+        await released(caller, id)
+        assert listed(program.data, mounter) == []
+        await settled(partial(caller.delete, id))
+    assert left_behind(tmp_path) == []
+
+
+@pytest.mark.parametrize("mounter", ["rbd-fuse", "krbd", "rbd-nbd"])
+async def test_what_others_mounted_is_left_alone(caller: CephCaller, mounter: str) -> None:
+    """A loop device that is somebody else's is neither unmounted nor staged over."""
+    made = await caller.create("pvc-1", parameters=parameters(mounter=mounter))
+    disk, place = caller.folder / "disk", caller.folder / "place"
+    place.mkdir()
+    with disk.open("wb") as file:
+        file.truncate(16 * MIB)
+    filesystems.make("ext4", disk)
+    with loops.attached(disk) as device:
+        mounts.mount(device, place, "ext4", [])
+    try:
+        id = made.volume_id
+        assert await refused(caller.stage(id, staging=place)) is Code.FAILED_PRECONDITION
+        assert await refused(caller.unstage(id, place)) is Code.FAILED_PRECONDITION
+        assert await refused(caller.unpublish(id, place)) is Code.FAILED_PRECONDITION
+        assert mounts.at(place) is not None
+        await caller.unstage(id)
+    finally:
+        mounts.unmount(place)
+    await caller.delete(made.volume_id)
+
+
+@mapped
+async def test_a_device_that_is_mounted_elsewhere_stays(caller: CephCaller, mounter: str) -> None:
+    """Unstaging takes no device from a pod that is still there."""
+    made = await caller.create("pvc-1", parameters=parameters(mounter=mounter))
+    target = await used(caller, made.volume_id, mount_capability())
+    await caller.unstage(made.volume_id)
+    (target / "file").write_text("still here")
+    assert len(listed(caller.folder / "data-a", mounter)) == 1
+    await caller.unpublish(made.volume_id)
+    await caller.unstage(made.volume_id)
+    assert listed(caller.folder / "data-a", mounter) == []
+    await caller.delete(made.volume_id)
+
+
+async def test_a_node_that_cannot_map_says_why(
+    ceph: CephCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """UNAVAILABLE: no program, no kernel module, as Ceph's own ``rbd`` finds it on this machine."""
+    with calling(ceph, tmp_path) as caller:
+        for mounter, words in (("krbd", "no module rbd"), ("rbd-nbd", "rbd-nbd is not installed")):
+            made = await caller.create("pvc-1", parameters=parameters(mounter=mounter))
+            for path, why in ((os.environ["PATH"], words), ("/nowhere", "rbd is not installed")):
+                with monkeypatch.context() as patch:
+                    patch.setenv("PATH", path)
+                    with pytest.raises(CsiError, match=why) as found:
+                        await caller.stage(made.volume_id)
+                    assert found.value.code is Code.UNAVAILABLE
+                    await caller.unstage(made.volume_id)
+            await settled(partial(caller.delete, made.volume_id))
+        wrong = parameters(mounter="magic")
+        with pytest.raises(CsiError, match="known are rbd-fuse, krbd, rbd-nbd"):
+            await caller.create("pvc-2", parameters=wrong)
+
+
+@mapped
+async def test_two_maps_are_both_taken_away(caller: CephCaller, mounter: str) -> None:
+    """An administrator's second map of the image goes with the volume's own."""
+    data = caller.folder / "data-a"
+    made = await caller.create("pvc-1", parameters=parameters(mounter=mounter))
+    await caller.stage(made.volume_id)
+    image = f"zw-vol-{made.volume_id.split('-')[1]}"
+    conf = str(data / "rbd" / "ceph.conf")
+    command = ["rbd", "-c", conf, "--id", USER, "device", "map", "--read-only"]
+    command += ["--device-type", TYPES[mounter], f"{made.volume_context['pool']}/{image}"]
+    await asyncio.to_thread(subprocess.run, command, check=True, capture_output=True)
+    assert len(listed(data, mounter)) == 2
+    await caller.unstage(made.volume_id)
+    assert listed(data, mounter) == []
+    await caller.delete(made.volume_id)

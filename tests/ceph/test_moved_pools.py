@@ -1,0 +1,203 @@
+"""Pools that are deleted or renamed under existing volumes, on a real Ceph.
+
+Each test has a pool of its own, which is gone afterwards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.ceph.scene import CephCaller, CephProgram, calling, config, parameters
+from tests.ceph.waiting import settled
+from tests.csi.scene import (
+    MIB,
+    block_capability,
+    of_volume,
+    place,
+    refused,
+    requirement,
+)
+from tools.ceph.cluster import CephCluster
+
+from zonewise.csi.status import Code
+from zonewise.storage import Stored
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
+
+POOL = "moved"
+OTHER = "moved-on"
+DEVICE = block_capability()
+LOST = (Code.INTERNAL, Code.FAILED_PRECONDITION, Code.RESOURCE_EXHAUSTED)
+IN_A = requirement([place("a")], [place("a")])
+
+
+def delete_pool(ceph: CephCluster, name: str) -> None:
+    """Delete a pool, if it is there."""
+    if name in ceph.command("osd pool ls"):
+        ceph.command("osd pool delete", pool=name, pool2=name, yes_i_really_really_mean_it=True)
+
+
+def make_pool(ceph: CephCluster, name: str) -> None:
+    """Make a pool in zone a that can be used."""
+    ceph.pool(name, "zone-a")
+
+    def counted() -> bool:
+        pools = {one["name"]: one["stats"] for one in ceph.command("df")["pools"]}
+        return bool(pools.get(name, {}).get("max_avail"))
+
+    ceph.wait("numbers", counted)
+
+
+def rename(ceph: CephCluster, before: str, after: str) -> None:
+    """Rename a pool."""
+    ceph.command("osd pool rename", srcpool=before, destpool=after)
+
+
+def named(pool: str = POOL, **more: str) -> dict[str, str]:
+    """A class whose pool of zone a is that one."""
+    return {k: v.replace("rbd-a", pool) for k, v in parameters(**more).items()}
+
+
+@pytest.fixture
+def pool(ceph: CephCluster) -> Iterator[CephCluster]:
+    """The cluster with one more pool in zone a."""
+    make_pool(ceph, POOL)
+    yield ceph
+    for name in (POOL, OTHER):
+        delete_pool(ceph, name)
+
+
+@pytest.fixture
+def caller(pool: CephCluster, tmp_path: Path) -> Iterator[CephCaller]:
+    """A driver in zone a; nothing is reserved at the end."""
+    with calling(pool, tmp_path) as made:
+        yield made
+        for stored in Stored:
+            assert made.storage.journal.page(stored).entries == ()
+
+
+async def made_in(caller: CephCaller, name: str) -> str:
+    """A volume in the pool of the test."""
+    volume = await settled(
+        partial(caller.create, name, capability=DEVICE, topology=IN_A, parameters=named())
+    )
+    assert volume.volume_context["pool"] == POOL
+    return str(volume.volume_id)
+
+
+def checked(ceph: CephCluster, folder: Path) -> tuple[int, list[dict[str, str]], int]:
+    """What ``zonewise csi check`` says: its exit code, moved pools, how many images are missing."""
+    folder.mkdir(exist_ok=True)
+    program = CephProgram(folder)
+    program.config.write_text(config(ceph))
+    code, found = program.check()
+    return code, found["pools"], len(found["missing"])
+
+
+async def test_a_renamed_pool(pool: CephCluster, caller: CephCaller, tmp_path: Path) -> None:
+    """Its volumes are found under its new name, grow, are copied, staged and deleted."""
+    id = await made_in(caller, "pvc-1")
+    rename(pool, POOL, OTHER)
+    assert await asyncio.to_thread(checked, pool, tmp_path / "check") == (
+        1,
+        [{"pool": POOL, "is": f"called {OTHER} now"}],
+        0,
+    )
+    # A driver that starts now has never seen the old name, one that runs has.
+    with calling(pool, tmp_path / "fresh") as fresh:
+        for one in (fresh, caller):
+            assert await one.volumes() == [id]
+            await settled(partial(one.stage, id, DEVICE))
+            await one.publish(id, DEVICE)
+            await one.unpublish(id)
+            await one.unstage(id)
+        grown = await fresh.expand(id, 24 * MIB)
+        assert grown.capacity_bytes == 24 * MIB
+        snapshot = await settled(partial(fresh.snapshot, "snap-1", id))
+        copy = await settled(
+            partial(
+                fresh.create,
+                "pvc-2",
+                capability=DEVICE,
+                topology=IN_A,
+                parameters=named(OTHER),
+                source=of_volume(id),
+                size=24 * MIB,
+            )
+        )
+        assert copy.volume_context["pool"] == OTHER
+        # The class still has the old name: nothing new is made, nothing is reserved.
+        new = fresh.create("pvc-3", capability=DEVICE, topology=IN_A, parameters=named())
+        assert await refused(new) is Code.RESOURCE_EXHAUSTED
+        await settled(partial(fresh.delete_snapshot, snapshot.snapshot_id))
+        for volume in (copy.volume_id, id):
+            await settled(partial(fresh.delete, volume))
+        assert fresh.names() == []
+
+
+async def test_a_pool_in_anothers_place(
+    pool: CephCluster, caller: CephCaller, tmp_path: Path
+) -> None:
+    """A pool with the name of one that was renamed is not taken for it."""
+    id = await made_in(caller, "pvc-1")
+    rename(pool, POOL, OTHER)
+    make_pool(pool, POOL)
+    with calling(pool, tmp_path / "fresh") as fresh:
+        await settled(partial(fresh.delete, id))
+        assert fresh.names() == []
+        await settled(partial(fresh.delete, await made_in(fresh, "pvc-1")))
+
+
+async def test_a_deleted_pool(pool: CephCluster, caller: CephCaller, tmp_path: Path) -> None:
+    """Its volumes are lost: that is told, nothing hangs, and they can be deleted."""
+    ids = [await made_in(caller, f"pvc-{number}") for number in range(3)]
+    delete_pool(pool, POOL)
+    found = await asyncio.to_thread(checked, pool, tmp_path / "check")
+    assert found == (1, [{"pool": POOL, "is": "gone"}], 3)
+    with calling(pool, tmp_path / "fresh") as fresh:
+        wish: Any = {"capability": DEVICE, "topology": IN_A, "parameters": named()}
+        for number, (one, id) in enumerate(((caller, ids[0]), (fresh, ids[1]))):
+            again = one.create(f"pvc-{number}", **wish)
+            assert await refused(again) is Code.INTERNAL
+            assert await refused(one.stage(id, DEVICE)) is Code.INTERNAL
+            # Whether the pool or only the image is missed first depends on the age of Ceph's maps.
+            copy = one.create("copy", source=of_volume(id), **wish)
+            assert await refused(copy) in LOST
+            assert await refused(one.snapshot("snap", id)) in LOST
+            assert await refused(one.expand(id, 32 * MIB)) in LOST
+            await one.unstage(id)
+            await one.delete(id)
+        assert await fresh.volumes() == [ids[2]]
+        # Made anew, it is another pool: nothing of the old one is in it.
+        make_pool(pool, POOL)
+        await asyncio.to_thread(pool.wait, "pools", lambda: POOL in caller.storage.backend.pools())
+        await fresh.delete(ids[2])
+        await settled(partial(caller.delete, await made_in(caller, "pvc-1")))
+
+
+async def test_a_journals_pool(pool: CephCluster, tmp_path: Path) -> None:
+    """A journal is found under its pool's new name, once; one that is deleted begins anew."""
+    class_ = {**parameters(), "pool": POOL}
+    with calling(pool, tmp_path / "one") as caller:
+        made = partial(caller.create, capability=DEVICE, topology=IN_A)
+        id = (await settled(partial(made, "pvc-1", parameters=class_))).volume_id
+        rename(pool, POOL, OTHER)
+        with calling(pool, tmp_path / "two") as fresh:
+            assert await fresh.volumes() == [id]
+            old = fresh.create("pvc-3", capability=DEVICE, topology=IN_A, parameters=class_)
+            assert await refused(old) is Code.INVALID_ARGUMENT
+        second = await settled(partial(made, "pvc-2", parameters={**class_, "pool": OTHER}))
+        assert sorted(await caller.volumes()) == sorted([id, second.volume_id])
+        for one in (id, second.volume_id):
+            await settled(partial(caller.delete, one))
+        delete_pool(pool, OTHER)
+        make_pool(pool, POOL)
+        third = await settled(partial(made, "pvc-4", parameters=class_))
+        assert await caller.volumes() == [third.volume_id]
+        await settled(partial(caller.delete, third.volume_id))
+        assert caller.names() == []

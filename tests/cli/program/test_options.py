@@ -1,0 +1,162 @@
+"""Flags: what they mean and where they may stand."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+import pytest
+from tests.cli.run_program import here
+
+from zonewise.cli import main as program
+from zonewise.cli.program.command import Command, CommandEntry, CommandGroup
+from zonewise.cli.program.options import (
+    Options,
+    all_namespaces_option,
+    files_option,
+    output_option,
+    parse_duration,
+    without_namespace,
+)
+
+Seen = list[tuple[Options, dict[str, Any]]]
+
+
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
+    """A command ``show`` that remembers what it was given, and a group ``deep`` that has it too."""
+    given: Seen = []
+
+    @click.command("show", cls=Command)
+    @output_option("table", "json")
+    @all_namespaces_option()
+    @files_option()
+    @click.argument("names", nargs=-1)
+    @click.pass_obj
+    def show(options: Options, /, **values: Any) -> None:
+        given.append((options, values))
+
+    entry = CommandEntry("tests.cli.shown", "Show.", "Test")
+    deep = CommandGroup("deep", entries={"show": entry})
+    monkeypatch.setitem(program.ENTRIES, "show", entry)
+    monkeypatch.setitem(program.ENTRIES, "deep", CommandEntry("tests.cli.deep", "Deep.", "Test"))
+    monkeypatch.setitem(sys.modules, "tests.cli.shown", type("Module", (), {"command": show}))
+    monkeypatch.setitem(sys.modules, "tests.cli.deep", type("Module", (), {"command": deep}))
+    return given
+
+
+ALL = (
+    *("--kubeconfig", "k", "--context=c", "--cluster", "cl", "--user", "u", "-n", "ns"),
+    *("--as", "jane", "--as-group=a", "--as-group", "b", "--as-uid", "7"),
+    *("--request-timeout", "1m", "-vv", "--log-format", "json"),
+)
+EXPECTED = Options(
+    kubeconfig="k",
+    context="c",
+    cluster="cl",
+    user="u",
+    namespace="ns",
+    act_as="jane",
+    act_as_groups=("a", "b"),
+    act_as_uid="7",
+    request_timeout=60.0,
+    verbose=2,
+    log_format="json",
+)
+
+
+@pytest.mark.parametrize("path", [("show",), ("deep", "show")])
+@pytest.mark.parametrize("split", range(0, len(ALL) + 1, 4))
+def test_global_flags_stand_anywhere(
+    capsys: pytest.CaptureFixture[str], seen: Seen, path: tuple[str, ...], split: int
+) -> None:
+    """Before the command, after it, or some here and some there: it is the same."""
+    flags = list(ALL)
+    while split < len(flags) and not flags[split].startswith("-"):
+        split += 1
+    before, after = flags[:split], flags[split:]
+    result = here(capsys, *before, *path, *after)
+    assert (result.code, result.err) == (0, "")
+    assert seen[0][0] == EXPECTED
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("show", "-A", "-ojson", "-f", "a", "-f-", "x", "y"),
+        ("-Ao", "json", "-fa", "show", "x", "-f", "-", "y"),
+        ("--output=json", "-A", "--filename", "a", "-f", "-", "show", "x", "y"),
+        ("-vAojson", "-fa", "show", "-f=-", "x", "y"),
+    ],
+)
+def test_shared_flags_stand_anywhere(
+    capsys: pytest.CaptureFixture[str], seen: Seen, arguments: tuple[str, ...]
+) -> None:
+    """-A, -o and -f may precede the command too, joined or apart."""
+    result = here(capsys, *arguments)
+    assert (result.code, result.err) == (0, "")
+    values = seen[0][1]
+    assert values["all_namespaces"] is True
+    assert values["output"] == "json"
+    assert [name.removeprefix("=") for name in values["files"]] == ["a", "-"]
+    assert values["names"] == ("x", "y")
+
+
+def test_nothing_given(capsys: pytest.CaptureFixture[str], seen: Seen) -> None:
+    """Without flags everything is unset."""
+    here(capsys, "show")
+    assert seen == [
+        (Options(), {"all_namespaces": False, "output": None, "files": (), "names": ()})
+    ]
+
+
+def test_the_later_flag_wins(capsys: pytest.CaptureFixture[str], seen: Seen) -> None:
+    """Given twice, the one nearer to the end counts."""
+    here(capsys, "-n", "one", "show", "-n", "two")
+    assert seen[0][0].namespace == "two"
+
+
+def test_after_two_dashes_nothing_is_a_flag(capsys: pytest.CaptureFixture[str], seen: Seen) -> None:
+    """Names that look like flags can be given after --."""
+    here(capsys, "show", "--", "-n", "x")
+    assert seen[0][1]["names"] == ("-n", "x")
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("0", 0.0), ("5", 5.0), ("1.5", 1.5), ("10s", 10.0), ("1m30s", 90.0), ("2h", 7200.0)],
+)
+def test_durations(text: str, seconds: float) -> None:
+    """Times are written as for kubectl; a bare number is seconds."""
+    assert parse_duration(text) == seconds
+
+
+def test_milliseconds() -> None:
+    """A thousandth of a second is the smallest unit."""
+    assert parse_duration("500ms") == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "s", "-1s", "1x", "1s ago", "1 s", "1h-5m", "٣s", "inf", "1e3"]
+)
+def test_durations_that_are_none(text: str) -> None:
+    """Everything else is refused with an example."""
+    with pytest.raises(ValueError, match="write it like 10s"):
+        parse_duration(text)
+
+
+def test_programs_that_stay_log_what_happens() -> None:
+    """Their logs are read when it is too late for -v; who asked for more gets more."""
+    assert [Options(verbose=given).serving().verbose for given in (0, 1, 2)] == [1, 1, 2]
+
+
+@pytest.mark.parametrize(("namespace", "said"), [(None, ""), ("a\x1b[2J", "-n a\\x1b[2J has no")])
+def test_a_namespace_without_effect(
+    capsys: pytest.CaptureFixture[str], namespace: str | None, said: str
+) -> None:
+    """Only who gave -n is told that it has no effect, in characters that do nothing else."""
+    without_namespace(Options(namespace=namespace), "of all namespaces")
+    told = capsys.readouterr().err
+    assert said in told
+    assert bool(told) == bool(namespace)

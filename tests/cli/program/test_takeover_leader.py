@@ -1,0 +1,115 @@
+"""``zonewise csi --takeover-controller`` as it is installed: two drivers, one leads."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cli.run_program import apart, environment
+from tests.cli.test_up import _ask, running
+from tests.cli.test_up_volumes import until
+
+ZONE = "topology.kubernetes.io/zone"
+LABEL = "topology.csi.zonewise.io/takeover.a"
+POOL = {
+    "poolName": "pool-a",
+    "capacity": "1Gi",
+    "domainSegments": [{"domainLabel": "zone", "value": "a"}],
+}
+
+
+def driver(folder: Path, tmp: Path, name: str) -> subprocess.Popen[bytes]:
+    """A driver beside an API server; the files of its configuration are behind a link."""
+    return subprocess.Popen(
+        [
+            *(sys.executable, "-m", "zonewise", "csi", "--node-id", "a-1", "--data", tmp / name),
+            *("--endpoint", f"unix://{tmp}/{name}.sock", "--domain-labels", ZONE),
+            *("--config", tmp / "config" / "config.json", "--takeover-controller"),
+            *("--lease-namespace", "default", "--kubeconfig", folder / "kubeconfig"),
+        ],
+        env=environment(tmp),
+    )
+
+
+def swap(tmp: Path, number: int, text: str) -> None:
+    """Bring another state of a ConfigMap as a kubelet does: by a link that is replaced."""
+    (tmp / f"state-{number}").mkdir()
+    (tmp / f"state-{number}" / "config.json").write_text(text)
+    link = tmp / "link"
+    link.symlink_to(tmp / f"state-{number}")
+    link.rename(tmp / "config")
+
+
+def text(**takeover: list[str]) -> str:
+    """A configuration."""
+    return json.dumps({"version": 2, "pools": [POOL], "topology-takeover": takeover})
+
+
+def labelled(folder: Path) -> set[str]:
+    """The nodes that stand in for a."""
+    return {
+        one["metadata"]["name"]
+        for one in _ask(folder, "GET", "/api/v1/nodes")["items"]
+        if LABEL in one["metadata"]["labels"]
+    }
+
+
+@pytest.mark.timeout(300)
+def test_labels_follow_the_file_and_a_killed_leader_is_replaced(tmp_path: Path) -> None:
+    """A swapped link is followed, a bad file and a missing one change nothing, the next leads."""
+    folder = tmp_path / "cluster"
+    swap(tmp_path, 0, text())
+    with running(folder, "--api-only"):
+        for zone in "abc":
+            body: Any = {"metadata": {"name": f"{zone}-1", "labels": {ZONE: zone}}}
+            _ask(folder, "POST", "/api/v1/nodes", json.dumps(body).encode())
+        drivers = [driver(folder, tmp_path, name) for name in ("one", "two")]
+        lease = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
+        try:
+            until(lambda: bool(_ask(folder, "GET", lease)["items"]))
+            swap(tmp_path, 1, text(a=["b"]))
+            until(lambda: labelled(folder) == {"b-1"})
+            swap(tmp_path, 2, text(a=["a"]))
+
+            def told() -> bool:
+                path = "/api/v1/namespaces/default/configmaps"
+                found = {one["metadata"]["name"]: one for one in _ask(folder, "GET", path)["items"]}
+                said = json.loads(found["csi-takeover"]["data"]["status.json"])
+                return bool(said["error"] and said["takeover"] == {"a": ["b"]})
+
+            until(told)
+            assert labelled(folder) == {"b-1"}
+            swap(tmp_path, 3, text(a=["all"]))
+            until(lambda: labelled(folder) == {"b-1", "c-1"})
+            drivers[0].kill()
+            drivers[0].wait()
+            swap(tmp_path, 4, text())
+            until(lambda: not labelled(folder))
+        finally:
+            for one in drivers:
+                one.terminate()
+                one.wait()
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--takeover-controller",),
+        ("--takeover-controller", "--orchestrator", "none", "--domain-labels", ZONE),
+        ("--advertise-takeover",),
+    ],
+)
+def test_flags_that_cannot_work_are_told(tmp_path: Path, flags: tuple[str, ...]) -> None:
+    """Exit 2 and what is missing."""
+    (tmp_path / "config.json").write_text(text())
+    refused = apart(
+        tmp_path,
+        *("csi", "--node-id", "n", "--endpoint", f"unix://{tmp_path}/s"),
+        *("--config", f"{tmp_path}/config.json", *flags),
+    )
+    assert refused.code == 2
+    assert "--domain-labels" in refused.err

@@ -1,0 +1,361 @@
+"""``zonewise explain budget|pod`` as people and programs run it, on dumps."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from tests.cli.run_program import here
+from tests.disruption.model import Case, goes, numbers
+from tests.disruption.test_arithmetic import CASES, drawn, made
+
+from zonewise.api.values import times
+from zonewise.disruption import ELSEWHERE
+
+Capture = pytest.CaptureFixture[str]
+Item = dict[str, Any]
+NAMED = "zone-dump.yaml"
+
+STORY = """\
+apiVersion: v1
+kind: List
+items:
+- {apiVersion: v1, kind: Node, metadata: {name: n1, labels: {topology.kubernetes.io/zone: foo}}}
+- {apiVersion: v1, kind: Node, metadata: {name: n2, labels: {topology.kubernetes.io/zone: bar}}}
+- {apiVersion: v1, kind: Node, metadata: {name: n3}}
+- {apiVersion: apps/v1, kind: StatefulSet, metadata: {name: db, namespace: shop}, spec: {replicas: 4}}
+- {apiVersion: v1, kind: Pod, metadata: {name: db-0, namespace: shop, labels: {app: foo}, ownerReferences: [&db {apiVersion: apps/v1, kind: StatefulSet, name: db, controller: true}]}, spec: {nodeName: n1}, status: &up {phase: Running, conditions: [{type: Ready, status: "True"}]}}
+- {apiVersion: v1, kind: Pod, metadata: {name: db-1, namespace: shop, labels: {app: foo}, ownerReferences: [*db]}, spec: {nodeName: n2}, status: *up}
+- {apiVersion: v1, kind: Pod, metadata: {name: db-2, namespace: shop, labels: {app: foo}, ownerReferences: [*db]}, spec: {nodeName: n3}, status: *up}
+- {apiVersion: v1, kind: Pod, metadata: {name: db-3, namespace: shop, labels: {app: foo}, ownerReferences: [*db]}, status: {phase: Pending}}
+- apiVersion: policy/v1beta1
+  kind: PodDisruptionBudget
+  metadata: {name: app-pdb, namespace: shop}
+  spec:
+    maxUnavailable: 0
+    selector: {matchLabels: {app: foo}}
+    nodeSelectorTerm:
+      matchExpressions:
+      - {key: failure-domain.beta.kubernetes.io/zone, operator: NotIn, values: [bar]}
+      - {key: failure-domain.beta.kubernetes.io/zone, operator: Exists}
+"""  # noqa: E501
+
+
+@pytest.fixture
+def story(tmp_path: Path) -> str:
+    """Story 1 of KEP-8, as it is printed there."""
+    path = tmp_path / NAMED
+    path.write_text(STORY)
+    return str(path)
+
+
+@pytest.mark.parametrize("what", ["budgets", "pods"])
+@pytest.mark.parametrize(
+    "template",
+    [
+        5,
+        {"metadata": {"labels": {"a": []}}},
+        {"spec": {"containers": ["x"]}},
+        {"spec": {"containers": [{"name": "c", "resources": {"requests": 1}}]}},
+    ],
+)
+def test_a_template_of_another_form_is_one_sentence(
+    tmp_path: Path, capsys: Capture, template: object, what: str
+) -> None:
+    """It names the owner whose template cannot be read."""
+    meta = {"name": "r", "namespace": "n"}
+    owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": meta}
+    path = tmp_path / "dump.json"
+    path.write_text(json.dumps({**owner, "spec": {"template": template}}))
+    refused = here(capsys, "explain", what, "-A", "-f", path)
+    assert refused.code == 2
+    assert "ReplicaSet n/r: spec.template" in refused.sentence()
+
+
+def test_nulls_in_a_template_are_as_absent(tmp_path: Path, capsys: Capture) -> None:
+    """As an API server takes them."""
+    meta = {"name": "r", "namespace": "n"}
+    template = {"metadata": {"labels": None}, "spec": {"containers": None}}
+    owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": meta}
+    path = tmp_path / "dump.json"
+    path.write_text(json.dumps({**owner, "spec": {"template": template}}))
+    assert here(capsys, "explain", "pods", "-A", "-f", path).code == 0
+
+
+def test_a_budget_in_json(story: str, capsys: Capture) -> None:
+    """A budget is told with every domain, guarded or not."""
+    result = here(capsys, "explain", "budget", "app-pdb", "-n", "shop", "-f", story, "-o", "json")
+    assert result.code == 0
+    found = json.loads(result.out)
+    assert (found.pop("reason")["code"]) == "InsufficientPods"
+    row = {"present": 1, "expectedPods": 1, "desiredHealthy": 1, "currentHealthy": 1}
+    assert found == {
+        "file": NAMED,
+        "budget": "app-pdb",
+        "namespace": "shop",
+        "kind": "PodDisruptionBudget",
+        "replicas": 4,
+        "uncovered": 1,
+        "domains": [
+            {"domain": "bar", "guarded": False, **row, "disruptionsAllowed": None},
+            {"domain": "foo", "guarded": True, **row, "disruptionsAllowed": 0},
+        ],
+    }
+
+
+def test_pods_in_lines(story: str, capsys: Capture) -> None:
+    """Every pod is a line with the file it is from, its verdict, and who does not agree."""
+    result = here(capsys, "explain", "pods", "-A", "-f", story, "-o", "jsonl")
+    assert result.code == 0
+    rows = [json.loads(line) for line in result.out.splitlines()]
+    assert {row["file"] for row in rows} == {NAMED}
+    assert [(row["pod"], row["reason"]["code"]) for row in rows] == [
+        ("db-0", "Blocked"),
+        ("db-1", "Uncovered"),
+        ("db-2", "Uncovered"),
+        ("db-3", "Free"),
+    ]
+    first = {key: rows[0][key] for key in ("namespace", "allowed", "charged", "blockers")}
+    assert first == {
+        "namespace": "shop",
+        "allowed": False,
+        "charged": False,
+        "blockers": [{"budget": "app-pdb", "kind": "PodDisruptionBudget", "domain": "foo"}],
+    }
+
+
+def test_for_people(story: str, capsys: Capture) -> None:
+    """A budget and a pod are pages with a sentence first."""
+    result = here(capsys, "explain", "budget", "pdb/app-pdb", "-n", "shop", "-f", story)
+    assert result.code == 0
+    page = result.out
+    assert page.startswith("PodDisruptionBudget shop/app-pdb: pods that may be disrupted now: foo")
+    assert "bar           1         1        1        1      any" in page
+    assert "1 pods are on nodes" in page and "is an old label" in page
+    result = here(capsys, "explain", "pod", "db-0", "-n", "shop", "-f", story)
+    assert result.code == 0
+    page = result.out
+    assert "may not be disrupted now: the budget app-pdb: no" not in page
+    assert "app-pdb  PodDisruptionBudget  foo" in page
+    result = here(capsys, "explain", "budgets", "-A", "-f", story)
+    assert result.code == 0
+    assert "bar any, foo 0" in result.out
+
+
+@pytest.mark.parametrize(
+    ("call", "code", "says"),
+    [
+        (("budget", "none", "-n", "shop"), 1, "there is no budget none in namespace shop"),
+        (("pod", "db-0"), 1, "there is one in namespace shop: add -n shop"),
+        (("pods", "db-0"), 2, "for one say: pod db-0"),
+        (("budget",), 2, "which budget?"),
+        (("pod", "db-0", "-A"), 2, "give -n instead of -A"),
+    ],
+)
+def test_what_cannot_be_told(
+    story: str, capsys: Capture, call: tuple[str, ...], code: int, says: str
+) -> None:
+    """Who is not there is 1, what cannot be asked is 2, and one sentence says so."""
+    result = here(capsys, "explain", *call, "-f", story)
+    assert result.code == code
+    assert says in result.err
+
+
+def told(capsys: Capture, tmp_path: Path, what: str, *objects: Item) -> dict[str, Item]:
+    """What is said of a cluster of these objects, by name."""
+    path = tmp_path / "dump.json"
+    path.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)}))
+    result = here(capsys, "explain", f"{what}s", "-A", "-f", str(path), "-o", "jsonl")
+    assert result.code == 0, result.err
+    return {row[what]: row for row in map(json.loads, result.out.splitlines())}
+
+
+def owned(name: str, version: str, kind: str, owner: str, **meta: Any) -> Item:
+    """A Ready pod of somebody, in the namespace shop."""
+    reference = {"apiVersion": version, "kind": kind, "name": owner, "controller": True}
+    labels = {"app": "web"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": name,
+            "namespace": "shop",
+            "labels": labels,
+            "ownerReferences": [reference],
+            **meta,
+        },
+        "spec": {"nodeName": "n1"},
+        "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]},
+    }
+
+
+NODE: Item = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}}
+BUDGET: Item = {
+    "apiVersion": "zonewise.io/v1alpha1",
+    "kind": "TopologyDisruptionBudget",
+    "metadata": {"name": "web", "namespace": "shop"},
+    "spec": {"maxUnavailable": 1, "selector": {"matchLabels": {"app": "web"}}},
+}
+
+
+def test_owners_without_a_namespace(tmp_path: Path, capsys: Capture) -> None:
+    """A custom kind of the whole cluster says its number; a node that owns pods has none."""
+    ring: Item = {"apiVersion": "db.io/v1", "kind": "Ring", "metadata": {"name": "r"}}
+    pods = [owned(f"p{n}", "db.io/v1", "Ring", "r") for n in range(2)]
+    pods.append(owned("static", "v1", "Node", "n1"))
+    ring["spec"] = {"replicas": 3}
+    rows = told(capsys, tmp_path, "budget", NODE, BUDGET, ring, *pods)
+    assert rows["web"]["replicas"] == 4
+    assert rows["web"]["domains"][0]["disruptionsAllowed"] == 0
+
+
+@pytest.mark.parametrize("said", ["3", {"min": 2}, True, -1, None])
+def test_replicas_that_are_no_number(said: Any, tmp_path: Path, capsys: Capture) -> None:
+    """What a custom kind means by them is its own affair: its pods are counted."""
+    ring: Item = {"apiVersion": "db.io/v1", "kind": "Ring", "spec": {"replicas": said}}
+    ring["metadata"] = {"name": "r", "namespace": "shop"}
+    rows = told(capsys, tmp_path, "budget", NODE, BUDGET, ring, owned("p", "db.io/v1", "Ring", "r"))
+    assert rows["web"]["replicas"] == 1
+    assert rows["web"]["domains"][0]["disruptionsAllowed"] == 1
+
+
+@pytest.mark.parametrize(("ago", "code"), [(10, "Granted"), (300, "Allowed"), (86_400, "Granted")])
+def test_a_grant_in_a_dump(ago: int, code: str, tmp_path: Path, capsys: Capture) -> None:
+    """One of the last minutes is measured by the clock; an old dump is of the moment it shows."""
+    made = times.format_time(times.from_epoch(time.time() - ago))
+    ledger: Item = {
+        "apiVersion": "zonewise.io/v1alpha1",
+        "kind": "DisruptionLedger",
+        "metadata": {"name": "zonewise", "namespace": "shop"},
+        "spec": {"grants": [{"uid": "1", "pod": "p", "time": made}]},
+    }
+    pod = owned("p", "batch/v1", "Job", "j", uid="1")
+    job: Item = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "j"}}
+    job["metadata"]["namespace"] = "shop"
+    rows = told(capsys, tmp_path, "pod", NODE, BUDGET, ledger, job, pod)
+    assert rows["p"]["reason"]["code"] == code
+
+
+def test_old_keys_are_told_beside_the_lines(story: str, capsys: Capture) -> None:
+    """Programs read lines; that a label key is an old one is said on the other stream."""
+    result = here(capsys, "explain", "budgets", "-A", "-f", story, "-o", "jsonl")
+    assert len(result.out.splitlines()) == 1
+    assert "failure-domain.beta.kubernetes.io/zone is an old label" in result.err
+
+
+def items(case: Case, seed: int) -> list[Item]:
+    """A case of the arithmetic as a dump; objects have the namespace that is left out."""
+    town, _ = made(case, random.Random(seed))
+    found: list[Item] = []
+    for name in sorted(case.domains | {ELSEWHERE}):
+        labels = {"topology.kubernetes.io/zone": name} if name else {}
+        found.append(_named("v1", "Node", {"metadata": {"name": f"n-{name}", "labels": labels}}))
+    for pod in town.pods.values():
+        found.append(_named("v1", "Pod", msgspec.to_builtins(pod)))
+    owner: Item = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"}
+    reference = {**owner, "uid": "uid-web", "controller": True}
+    meta: Item = {"name": "web", "namespace": "shop", "uid": "uid-web"}
+    spec: Item = {"replicas": case.replicas}
+    found.append(_named("apps/v1", "Deployment", {"metadata": meta, "spec": spec}))
+    for number in (1, 2):
+        meta = {
+            "name": f"web-{number}",
+            "namespace": "shop",
+            "uid": f"uid-web-{number}",
+            "annotations": {"deployment.kubernetes.io/revision": str(number)},
+            "ownerReferences": [reference],
+        }
+        found.append(_named("apps/v1", "ReplicaSet", {"metadata": meta}))
+    shut = sorted(case.open - {ELSEWHERE})
+    zone = "topology.kubernetes.io/zone"
+    term: list[Item] = [{"key": zone, "operator": "Exists"}]
+    if shut:
+        term.append({"key": zone, "operator": "NotIn", "values": shut})
+    limit = int(case.limit) if case.limit.isdigit() else case.limit
+    spec = {
+        "selector": {"matchLabels": {"app": "web"}},
+        "nodeSelectorTerm": {"matchExpressions": term},
+        "minAvailable" if case.at_least else "maxUnavailable": limit,
+    }
+    if case.exclusive:
+        spec["crossDomain"] = "Exclusive"
+    if case.per_domain:
+        spec["expectedPods"] = "ReplicasPerDomain"
+    domains = [{"domain": key, "expectedPods": n} for key, n in (case.baseline or {}).items()]
+    found.append(
+        _named(
+            "zonewise.io/v1alpha1",
+            "TopologyDisruptionBudget",
+            {
+                "metadata": {"name": "web", "namespace": "shop"},
+                "spec": spec,
+                "status": {"domains": domains},
+            },
+        )
+    )
+    grants = [msgspec.to_builtins(grant) for grant in town.ledger.grants.values()]
+    found.append(
+        _named(
+            "zonewise.io/v1alpha1",
+            "DisruptionLedger",
+            {"metadata": {"name": "zonewise", "namespace": "shop"}, "spec": {"grants": grants}},
+        )
+    )
+    return found
+
+
+def _named(version: str, kind: str, value: Item) -> Item:
+    return {"apiVersion": version, "kind": kind, **value}
+
+
+def test_a_folder_of_clusters_agrees_with_the_model(tmp_path: Path, capsys: Capture) -> None:
+    """Every number and verdict of many dumps is the model's, whatever their order of objects."""
+    cases = {f"case-{seed:03}.json": drawn(seed) for seed in range(0, CASES, 4)}
+    for number, (name, case) in enumerate(cases.items()):
+        value = {"apiVersion": "v1", "kind": "List", "items": items(case, number)}
+        (tmp_path / name).write_text(json.dumps(value))
+    result = here(capsys, "explain", "budgets", "-A", "-f", str(tmp_path), "-o", "jsonl")
+    assert result.code == 0
+    told = {row["file"]: row for row in map(json.loads, result.out.splitlines())}
+    result = here(capsys, "explain", "pods", "-A", "-f", str(tmp_path), "-o", "jsonl")
+    assert result.code == 0
+    verdicts: dict[str, dict[str, str]] = {}
+    for row in map(json.loads, result.out.splitlines()):
+        verdicts.setdefault(row["file"], {})[row["pod"]] = row["reason"]["code"]
+    for name, case in cases.items():
+        wanted = numbers(case)
+        elsewhere = wanted.pop(ELSEWHERE, {"present": 0})
+        assert told[name]["uncovered"] == elsewhere["present"]
+        assert told[name]["replicas"] == case.replicas
+        assert {
+            row["domain"]: {
+                "present": row["present"],
+                "expected": row["expectedPods"],
+                "desired": row["desiredHealthy"],
+                "healthy": row["currentHealthy"],
+                "allowed": row["disruptionsAllowed"],
+            }
+            for row in told[name]["domains"]
+        } == wanted
+        for number, some in enumerate(case.pods):
+            assert verdicts[name][f"p{number}"] == goes(case, some)
+
+
+def test_a_pod_that_may_go_names_its_budgets(tmp_path: Path, capsys: Capture) -> None:
+    """The sentence says why once: which budgets agree, or what the pod is."""
+    path = tmp_path / NAMED
+    path.write_text(STORY.replace("maxUnavailable: 0", "maxUnavailable: 1"))
+    lines = [
+        here(capsys, "explain", "pod", name, "-n", "shop", "-f", path).out.splitlines()[0]
+        for name in ("db-0", "db-3")
+    ]
+    assert lines == [
+        "Pod shop/db-0 may be disrupted now: the budget that covers it agrees"
+        " (PodDisruptionBudget app-pdb).",
+        "Pod shop/db-3 may be disrupted now: it is not running on a node, or leaves.",
+    ]

@@ -1,0 +1,150 @@
+"""``zonewise install --csi``: the driver, the official sidecars with their flags, few rights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+from tests.cli.run_program import here
+from tests.embedded.virtual_cluster import virtual_cluster
+
+from zonewise.embedded.seed.seeder import Seeder
+from zonewise.storage.configuration import parse_configuration
+from zonewise.storage.domains import parse_domain_labels
+
+Capture = pytest.CaptureFixture[str]
+
+
+def printed(capsys: Capture, *arguments: str) -> dict[tuple[str, str], dict[str, Any]]:
+    """The objects by kind and name."""
+    result = here(capsys, "install", "--csi", *arguments)
+    assert (result.code, result.err) == (0, "")
+    assert "&id" not in result.out
+    objects = list(yaml.safe_load_all(result.out))
+    return {(one["kind"], one["metadata"]["name"]): one for one in objects}
+
+
+def arguments(found: dict[str, Any]) -> dict[str, list[str]]:
+    """The arguments of the containers of a workload."""
+    pod = found["spec"]["template"]["spec"]
+    return {one["name"]: one["args"] for one in pod["containers"]}
+
+
+def test_sidecars_have_the_flags_that_the_driver_is_made_for(capsys: Capture) -> None:
+    """Immediate claims are told nothing, capacity is told, one of several controllers leads."""
+    found = printed(capsys, "--image", "me:1", "-n", "volumes")
+    controller = arguments(found["Deployment", "zonewise-csi"])
+    assert {"--immediate-topology=false", "--enable-capacity", "--leader-election"} < set(
+        controller["csi-provisioner"]
+    )
+    assert {*controller} == {"driver", "csi-provisioner", "csi-resizer", "csi-snapshotter"}
+    assert "--leader-election-namespace=volumes" in controller["csi-resizer"]
+    node = arguments(found["DaemonSet", "zonewise-csi-node"])
+    path = "/var/lib/kubelet/plugins/csi.zonewise.io/csi.sock"
+    assert f"--kubelet-registration-path={path}" in node["node-driver-registrar"]
+    leads = {"--takeover-controller", "--metrics-listen=:9464"}
+    assert set(controller["driver"]) - set(node["driver"]) == leads
+    driver = found["CSIDriver", "csi.zonewise.io"]["spec"]
+    assert (driver["attachRequired"], driver["storageCapacity"]) == (False, True)
+
+
+def test_rights_are_the_least(capsys: Capture) -> None:
+    """No Secret is read; volumes and claims are written, nodes labelled, pods deleted, no more."""
+    found = printed(capsys)
+    rules = [
+        (resource, set(rule["verbs"]))
+        for (kind, _), one in found.items()
+        if kind == "ClusterRole"
+        for rule in one["rules"]
+        for resource in rule["resources"]
+    ]
+    assert not any(resource == "secrets" or "*" in verbs for resource, verbs in rules)
+    written = {resource for resource, verbs in rules if verbs - {"get", "list", "watch"}}
+    assert written == {
+        "events",
+        "nodes",
+        "persistentvolumeclaims",
+        "persistentvolumeclaims/status",
+        "persistentvolumes",
+        "pods",
+        "volumesnapshotcontents",
+        "volumesnapshotcontents/status",
+    }
+    verbs: dict[str, set[str]] = {}
+    for resource, some in rules:
+        verbs[resource] = verbs.get(resource, set()) | some
+    assert verbs["pods"] == {"get", "list", "watch", "delete"}
+    assert verbs["nodes"] == {"get", "list", "watch", "patch"}
+    node = found["ClusterRole", "zonewise-csi-node"]["rules"]
+    assert [rule["resources"] for rule in node] == [["nodes"]]
+    pod = found["Deployment", "zonewise-csi"]["spec"]["template"]["spec"]
+    assert not any(one["securityContext"].get("privileged") for one in pod["containers"])
+
+
+def test_pools_and_takeovers_survive_a_second_installation(capsys: Capture) -> None:
+    """The ConfigMap is printed without content: applied again, it overwrites nothing."""
+    found = printed(capsys)["ConfigMap", "csi"]
+    assert not found.keys() & {"data", "binaryData"}
+
+
+@pytest.mark.parametrize("backend", ["ceph-rbd", "ceph-fs"])
+def test_on_ceph(capsys: Capture, backend: str) -> None:
+    """The cluster is in the configuration, the key in a Secret that is mounted and not printed."""
+    found = printed(capsys, "--backend", backend, "--ceph-monitors", "10.0.0.1:3300,10.0.0.2:3300")
+    assert not any(kind == "Secret" for kind, _ in found)
+    labels = parse_domain_labels("topology.kubernetes.io/zone", "csi.zonewise.io")
+    (cluster,) = parse_configuration(
+        found["ConfigMap", "csi"]["data"]["config.json"], labels
+    ).clusters
+    assert (cluster.monitors, cluster.user) == (("10.0.0.1:3300", "10.0.0.2:3300"), "zonewise")
+    for kind, name in (("Deployment", "zonewise-csi"), ("DaemonSet", "zonewise-csi-node")):
+        pod = found[kind, name]["spec"]["template"]["spec"]
+        (secret,) = [one["secret"] for one in pod["volumes"] if one["name"] == "ceph"]
+        driver = pod["containers"][0]
+        (mount,) = [one for one in driver["volumeMounts"] if one["name"] == "ceph"]
+        assert secret["secretName"] == "csi-ceph"
+        assert cluster.key_file == mount["mountPath"] + "/key"
+        assert f"--backend={backend}" in driver["args"]
+
+
+@pytest.mark.parametrize("backend", ["ceph-rbd", "ceph-fs"])
+def test_nodes_that_map_images_reach_the_kernel(capsys: Capture, backend: str) -> None:
+    """krbd and rbd-nbd need sysfs, modules, network and processes of the node; others do not."""
+    found = printed(capsys, "--backend", backend, "--ceph-monitors", "10.0.0.1:3300")
+    pod = found["DaemonSet", "zonewise-csi-node"]["spec"]["template"]["spec"]
+    driver = pod["containers"][0]
+    assert driver["securityContext"]["privileged"]
+    places = {one["mountPath"] for one in driver["volumeMounts"]}
+    assert "/dev" in places
+    maps = backend == "ceph-rbd"
+    assert ({"/sys", "/lib/modules"} <= places) is maps
+    assert {"hostNetwork", "hostPID"} <= pod.keys() if maps else "hostNetwork" not in pod
+    paths = {one["name"]: one["hostPath"]["path"] for one in pod["volumes"] if "hostPath" in one}
+    mounted = {one["name"] for one in driver["volumeMounts"]}
+    assert {*paths} - {"registration"} <= mounted
+    controller = found["Deployment", "zonewise-csi"]["spec"]["template"]["spec"]
+    assert not controller.keys() & {"hostNetwork", "hostPID"}
+
+
+def test_monitors_are_for_ceph_alone(capsys: Capture) -> None:
+    """A backend on Ceph without monitors, or monitors without one, prints nothing."""
+    for wrong in (["--csi", "--backend", "ceph-fs"], ["--csi", "--ceph-monitors", "a:1"]):
+        assert here(capsys, "install", *wrong).code == 2
+    assert here(capsys, "install", "--backend", "ceph-fs").code == 2
+
+
+def test_two_installations_at_once_are_refused(capsys: Capture) -> None:
+    """The proxy and the driver have namespaces of their own."""
+    refused = here(capsys, "install", "--csi", "--proxy")
+    assert refused.code == 2 and "leave out one" in refused.err
+
+
+@pytest.mark.asyncio
+@pytest.mark.looptime
+async def test_everything_is_accepted_by_an_api_server(capsys: Capture) -> None:
+    """In the order in which it is printed."""
+    objects = printed(capsys).values()
+    async with virtual_cluster({}) as cluster:
+        refused = await Seeder(cluster.client, cluster.server.registry).plant(objects)
+        assert not refused, refused

@@ -1,0 +1,167 @@
+"""``zonewise takeover`` on ``zonewise up``: the map is written, refused, shown and cleared."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cli.run_program import Result, apart
+from tests.cli.test_up import SHAPE, _ask, running
+from tests.cli.test_up_volumes import nothing_left, until
+
+CONFIG = "/api/v1/namespaces/zonewise-system/configmaps/csi"
+LABEL = "topology.csi.zonewise.io/takeover.left"
+
+
+def takeover(folder: Path, *words: str) -> Result:
+    """The command against a running cluster."""
+    return apart(folder.parent, "takeover", *words, "--kubeconfig", folder / "kubeconfig")
+
+
+def shown(result: Result) -> Any:
+    """What it printed for programs."""
+    assert not result.err
+    return json.loads(result.out)
+
+
+def labelled(folder: Path) -> set[str]:
+    """The nodes that stand in for left."""
+    return {
+        one["metadata"]["name"]
+        for one in _ask(folder, "GET", "/api/v1/nodes")["items"]
+        if LABEL in one["metadata"]["labels"]
+    }
+
+
+@pytest.mark.timeout(300)
+def test_a_domain_is_taken_and_given_back(tmp_path: Path) -> None:
+    """Nodes are labelled as the map says, a refused change changes nothing, a bad file is told."""
+    folder = tmp_path / "cluster"
+    with nothing_left(folder), running(folder, *SHAPE):
+        assert shown(takeover(folder, "status", "-o", "json")) == {"takeover": {}, "error": ""}
+        done = takeover(folder, "set", "left", "--by", "right", "-o", "json")
+        assert done.code == 0
+        told = shown(done)
+        (warning,) = told.pop("warnings")
+        assert warning["reason"] == "TakenNodesReady"
+        assert "2 of 2 nodes of left are Ready" in warning["message"]
+        assert told == {"takeover": {"left": ["right"]}, "error": ""}
+        until(lambda: labelled(folder) == {"right-1", "right-2"})
+
+        for words in (("left", "left"), ("right", "left"), ("left", "right,all"), ("all", "left")):
+            refused = takeover(folder, "set", words[0], "--by", words[1])
+            assert refused.code == 1
+            assert "as it was" in refused.sentence()
+        missing = takeover(folder, "clear", "right")
+        assert missing.code == 1
+        assert "right is not taken over" in missing.sentence()
+        for words in (("nowhere", "right"), ("left", "nowhere")):
+            unknown = takeover(folder, "set", words[0], "--by", words[1])
+            assert unknown.code == 1
+            assert "no domain nowhere; the domains are left, right" in unknown.sentence()
+        other = takeover(folder, "set", "left", "--by", "right", "--drivername", "x.y")
+        assert other.code == 1
+        assert "no CSI driver x.y; the drivers are csi.zonewise.io" in other.sentence()
+        assert shown(takeover(folder, "status", "-o", "json"))["takeover"] == {"left": ["right"]}
+
+        found = _ask(folder, "GET", CONFIG)
+        good = found["data"]["config.json"]
+        found["data"]["config.json"] = good[:-9]
+        _ask(folder, "PUT", CONFIG, json.dumps(found).encode())
+
+        def noticed() -> bool:
+            wrong = takeover(folder, "status", "-o", "json")
+            said = shown(wrong)
+            return bool(wrong.code == 1 and said["error"] and said["takeover"])
+
+        until(noticed)
+        refused = takeover(folder, "clear", "left")
+        assert refused.code == 1
+        assert "correct it first" in refused.sentence()
+        assert labelled(folder) == {"right-1", "right-2"}
+        found = _ask(folder, "GET", CONFIG)
+        found["data"]["config.json"] = good
+        _ask(folder, "PUT", CONFIG, json.dumps(found).encode())
+        done = takeover(folder, "clear", "left")
+        assert (done.code, done.out) == (0, "left is given back; new pods start at home\n")
+        until(lambda: not labelled(folder))
+
+
+@pytest.mark.timeout(300)
+def test_what_nobody_acts_on_and_what_is_down_is_told(tmp_path: Path) -> None:
+    """Without a controller that is one line; a domain given back without a Ready node another."""
+    folder = tmp_path / "cluster"
+    with running(folder, "--api-only"):
+        space = {"metadata": {"name": "zonewise-system"}}
+        _ask(folder, "POST", "/api/v1/namespaces", json.dumps(space).encode())
+        body: Any = {"metadata": {"name": "csi"}, "data": {"config.json": '{"version": 2}'}}
+        _ask(folder, "POST", CONFIG.rpartition("/")[0], json.dumps(body).encode())
+        done = takeover(folder, "set", "a", "--by", "b")
+        assert (done.code, done.out) == (0, "a is taken over by b\n")
+        assert "no controller has acted on it" in done.err
+        key = "topology.csi.zonewise.io/zone"
+        drivers = [{"name": "csi.zonewise.io", "nodeID": "n", "topologyKeys": [key]}]
+        for zone in "ab":
+            meta = {"name": f"{zone}-1", "labels": {key: zone}}
+            _ask(folder, "POST", "/api/v1/nodes", json.dumps({"metadata": meta}).encode())
+            body = {"metadata": {"name": f"{zone}-1"}, "spec": {"drivers": drivers}}
+            path = "/apis/storage.k8s.io/v1/csinodes"
+            _ask(folder, "POST", path, json.dumps(body).encode())
+        done = takeover(folder, "clear", "a")
+        assert done.code == 0
+        assert "none of 1 nodes of a is Ready" in done.err
+        assert "Pending until it is back" in done.err
+
+
+@pytest.mark.timeout(300)
+def test_what_only_the_controller_knows(tmp_path: Path) -> None:
+    """Its dead pools are told while its map is in force; what a person sets is not automatic."""
+    folder = tmp_path / "cluster"
+    with running(folder, "--api-only"):
+        space = {"metadata": {"name": "zonewise-system"}}
+        _ask(folder, "POST", "/api/v1/namespaces", json.dumps(space).encode())
+        mark = "csi.zonewise.io/automatic-takeover"
+        body: Any = {
+            "metadata": {"name": "csi", "annotations": {mark: "a,c"}},
+            "data": {"config.json": '{"version": 2, "topology-takeover": {"a": ["all"]}}'},
+        }
+        _ask(folder, "POST", CONFIG.rpartition("/")[0], json.dumps(body).encode())
+        dead = {"reason": "TakenPoolDead", "message": "pool p of a is dead", "object": "Pool/p"}
+        status = {"takeover": {"a": ["b"]}, "error": "", "warnings": [dead]}
+        body = {
+            "metadata": {"name": "csi-takeover"},
+            "data": {"status.json": json.dumps(status)},
+        }
+        _ask(folder, "POST", CONFIG.rpartition("/")[0], json.dumps(body).encode())
+        # What it tells is about another map.
+        other = shown(takeover(folder, "status", "-o", "json"))
+        assert "TakenPoolDead" not in json.dumps(other)
+        done = takeover(folder, "set", "a", "--by", "b")
+        assert (done.code, done.out) == (0, "a is taken over by b\n")
+        assert "warning: TakenPoolDead" in done.err or "pool p of a is dead" in done.err
+        assert "no controller has acted" not in done.err
+        assert _ask(folder, "GET", CONFIG)["metadata"]["annotations"] == {mark: "c"}
+        told = shown(takeover(folder, "status", "-o", "json"))
+        assert dead in told["warnings"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        (),
+        ("set",),
+        ("set", "a"),
+        ("set", "a", "--by", " , "),
+        ("clear",),
+        ("clear", "a", "--by", "b"),
+        ("status", "a"),
+        ("give", "a"),
+    ],
+)
+def test_wrong_words_are_told(tmp_path: Path, words: tuple[str, ...]) -> None:
+    """Exit code 2 and a sentence, before any cluster is asked."""
+    refused = apart(tmp_path, "takeover", *words)
+    assert refused.code == 2
+    assert refused.sentence()

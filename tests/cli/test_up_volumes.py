@@ -1,0 +1,141 @@
+"""Volumes of ``zonewise up``, with real mounts where that is allowed: nothing is lost by a kill."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cli.test_up import PATIENCE, SHAPE, _ask, running
+
+from zonewise.csi.backends.embedded import loops, mounts
+
+
+@contextmanager
+def nothing_left(folder: Path) -> Iterator[None]:
+    """Unmount what a failed test, or a kill, left below a folder; else there is nothing."""
+    try:
+        yield
+    finally:
+        left = [one.target for one in mounts.table() if one.target.is_relative_to(folder)]
+        for target in reversed(left):
+            mounts.unmount(target)
+        for image in (folder / "csi" / "pools").rglob("*.img"):
+            for device in loops.find(image):
+                loops.detach(device)
+    assert not left
+
+
+def pods(folder: Path) -> dict[str, Any]:
+    """The pods of the demo's StatefulSet that are ready, by name."""
+    found = _ask(folder, "GET", "/api/v1/namespaces/shop/pods")
+    return {
+        one["metadata"]["name"]: one
+        for one in found["items"]
+        if one["metadata"]["labels"].get("app") == "orders"
+        and "deletionTimestamp" not in one["metadata"]
+        and any(
+            state["type"] == "Ready" and state["status"] == "True"
+            for state in one["status"].get("conditions", ())
+        )
+    }
+
+
+def path(folder: Path, pod: Any) -> Path:
+    """Where a pod finds its volume."""
+    node, uid = pod["spec"]["nodeName"], pod["metadata"]["uid"]
+    (found,) = folder.glob(f"**/{node}/**/pods/{uid}/volumes/*/*/mount")
+    return found
+
+
+def marked(folder: Path, pod: Any) -> bool:
+    """Whether a pod finds its marker."""
+    return (path(folder, pod) / "marker").exists()
+
+
+def zone(folder: Path, pod: Any) -> str:
+    """The zone of a pod's node."""
+    node = _ask(folder, "GET", f"/api/v1/nodes/{pod['spec']['nodeName']}")
+    return str(node["metadata"]["labels"]["topology.kubernetes.io/zone"])
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for something."""
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+
+
+@pytest.mark.timeout(600)
+def test_data_survives_a_kill_and_a_move_within_the_zone(tmp_path: Path) -> None:
+    """Volumes sit in their pods' zones; markers are there after kill -9 and on another node."""
+    folder = tmp_path / "cluster"
+    with nothing_left(folder):
+        with running(folder, *SHAPE) as first:
+            until(lambda: len(pods(folder)) == 3)
+            before = pods(folder)
+            for name, pod in before.items():
+                claim = _ask(
+                    folder, "GET", f"/api/v1/namespaces/shop/persistentvolumeclaims/data-{name}"
+                )
+                volume = _ask(
+                    folder, "GET", f"/api/v1/persistentvolumes/{claim['spec']['volumeName']}"
+                )
+                home, _ = volume["spec"]["nodeAffinity"]["required"]["nodeSelectorTerms"]
+                (needs,) = home["matchExpressions"]
+                assert needs["values"] == [zone(folder, pod)]
+                (path(folder, pod) / "marker").write_text(name)
+            first.process.send_signal(signal.SIGKILL)
+            first.process.wait()
+        with running(folder) as second:
+            until(lambda: len(pods(folder)) == 3)
+            after = pods(folder)
+            assert {name: pod["metadata"]["uid"] for name, pod in after.items()} == {
+                name: pod["metadata"]["uid"] for name, pod in before.items()
+            }
+            for name, pod in after.items():
+                until(partial(marked, folder, pod))
+                assert (path(folder, pod) / "marker").read_text() == name
+            moving = after["orders-0"]
+            node = f"/api/v1/nodes/{moving['spec']['nodeName']}"
+            body = _ask(folder, "GET", node)
+            body["spec"]["unschedulable"] = True
+            _ask(folder, "PUT", node, json.dumps(body).encode())
+            _ask(folder, "DELETE", "/api/v1/namespaces/shop/pods/orders-0")
+
+            def moved() -> bool:
+                found = pods(folder).get("orders-0")
+                return found is not None and found["metadata"]["uid"] != moving["metadata"]["uid"]
+
+            until(moved)
+            there = pods(folder)["orders-0"]
+            assert there["spec"]["nodeName"] != moving["spec"]["nodeName"]
+            assert zone(folder, there) == zone(folder, moving)
+            assert (path(folder, there) / "marker").read_text() == "orders-0"
+            assert second.stop()[0] == 0
+        assert not any((folder / "nodes").rglob("vol_data.json"))
+
+
+@pytest.mark.timeout(600)
+def test_a_start_that_is_refused_leaves_the_mounts_of_the_other(tmp_path: Path) -> None:
+    """The folder is another process's: its volumes stay where they are."""
+    folder = tmp_path / "cluster"
+    with nothing_left(folder), running(folder, *SHAPE) as first:
+        until(lambda: len(pods(folder)) == 3)
+        places = [path(folder, pod) for pod in pods(folder).values()]
+        for place in places:
+            (place / "marker").touch()
+        command = [sys.executable, "-m", "zonewise", "up", "--data", str(folder)]
+        second = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert second.returncode == 2, second.stderr
+        assert all((place / "marker").exists() for place in places)
+        assert first.stop()[0] == 0

@@ -1,0 +1,358 @@
+"""KEP-8's four stories, as its YAML prints them, on a whole embedded cluster in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import pytest
+import yaml
+from tests.embedded.virtual_cluster import until
+from tests.embedded.whole_cluster import settled, whole
+
+from zonewise.api import Deployment, DisruptionLedger, Pod, PodDisruptionBudget
+from zonewise.api.errors import Invalid, TooManyRequests
+from zonewise.api.objects.budgets import TopologyDisruptionBudget
+from zonewise.api.objects.pod_state import active, ready
+from zonewise.api.resource import Resource
+from zonewise.api.unstructured import unstructured
+from zonewise.embedded.cluster import EmbeddedCluster
+from zonewise.embedded.seed.nodes import NodeLayout
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
+
+Obj = dict[str, Any]
+
+OLD_ZONE = "failure-domain.beta.kubernetes.io/zone"
+STORY_2 = """
+apiVersion: policy/v1beta1
+kind: PodDisruptionBudget
+metadata:
+  name: app-pdb
+spec:
+  maxUnavailable: 1
+  selector:
+    matchLabels:
+      app: foo
+  nodeSelectorTerm:
+      # Only allow 1 pod to be evicted/updated per zone
+      matchExpressions:
+      - key: failure-domain.beta.kubernetes.io/zone
+        operator: Exists
+"""
+STORY_1 = """
+apiVersion: policy/v1beta1
+kind: PodDisruptionBudget
+metadata:
+  name: app-pdb
+spec:
+  maxUnavailable: 0
+  selector:
+    matchLabels:
+      app: foo
+  nodeSelectorTerm:
+      # Only allow evicting/updating pods in zone "bar"
+      matchExpressions:
+      - key: failure-domain.beta.kubernetes.io/zone
+        operator: NotIn
+        values:
+        - a
+      - key: failure-domain.beta.kubernetes.io/zone
+        operator: Exists
+"""
+BUDGETS = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
+
+
+def deployment(replicas: int, *, surge: int = 0, unavailable: int = 3, **strategy: Any) -> Obj:
+    """Pods of app=foo, spread over zones."""
+    spread = {
+        "maxSkew": 1,
+        "topologyKey": "topology.kubernetes.io/zone",
+        "whenUnsatisfiable": "ScheduleAnyway",
+        "labelSelector": {"matchLabels": {"app": "foo"}},
+    }
+    rolling = {
+        "type": "RollingUpdate",
+        "rollingUpdate": {"maxSurge": surge, "maxUnavailable": unavailable},
+    }
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "foo"},
+        "spec": {
+            "replicas": replicas,
+            "selector": {"matchLabels": {"app": "foo"}},
+            "strategy": strategy or rolling,
+            "template": {
+                "metadata": {"labels": {"app": "foo"}},
+                "spec": {
+                    "containers": [{"name": "c", "image": "c:1"}],
+                    "topologySpreadConstraints": [spread],
+                },
+            },
+        },
+    }
+
+
+class Watcher:
+    """Follows pods at every change: how many are healthy in each zone, and the most there were."""
+
+    def __init__(self, cluster: EmbeddedCluster) -> None:
+        self._pods = cluster.components.cache.store(Pod)
+        self.least: dict[str, int] = {}
+        self.most = 0
+        self.watching = False
+        self._pods.on_change(self._changed)
+
+    def zones(self) -> Counter[str]:
+        """Healthy pods by zone."""
+        return Counter(pod.spec.node_name[0] for pod in self._pods if active(pod) and ready(pod))
+
+    def begin(self) -> None:
+        """Remember from here on."""
+        self.watching = True
+        self.least = dict(self.zones())
+
+    def _changed(self, old: Pod | None, new: Pod | None) -> None:
+        if self.watching:
+            now = self.zones()
+            self.least = {zone: min(least, now[zone]) for zone, least in self.least.items()}
+            self.most = max(self.most, sum(active(pod) for pod in self._pods))
+
+
+async def apply(cluster: EmbeddedCluster, text: str) -> None:
+    """Create what YAML says."""
+    await cluster.seeder.plant([yaml.safe_load(text)])
+
+
+async def counted(cluster: EmbeddedCluster, name: str = "app-pdb") -> dict[str, int | None]:
+    """What a budget allows by domain, once it was counted."""
+    while True:
+        budget = await cluster.client.get(PodDisruptionBudget, name, "default")
+        status = budget.status
+        if status.domains and status.observed_generation == budget.metadata.generation:
+            return {row.domain: row.disruptions_allowed for row in status.domains}
+        await asyncio.sleep(0.5)
+
+
+async def update(cluster: EmbeddedCluster, image: str = "c:2") -> None:
+    """Change the pods' template."""
+    container = {"name": "c", "image": image}
+    body = {"spec": {"template": {"spec": {"containers": [container]}}}}
+    await cluster.client.patch(Deployment, "foo", "default", body)
+
+
+async def images(cluster: EmbeddedCluster) -> Counter[tuple[str, str]]:
+    """Pods by zone and image."""
+    return Counter(
+        (pod.spec.node_name[0], (pod.spec.containers or ())[0].image)
+        for pod in await cluster.client.list(Pod, "default")
+        if active(pod)
+    )
+
+
+async def test_story_2_a_rollout_takes_one_pod_of_each_zone() -> None:
+    """A rollout that might take three pods at once takes no second one of any zone, and ends."""
+    async with whole([*NodeLayout().nodes(), deployment(9)]) as cluster:
+        await settled(cluster)
+        await apply(cluster, STORY_2)
+        assert await counted(cluster) == {"a": 1, "b": 1, "c": 1}
+        watcher = Watcher(cluster)
+        watcher.begin()
+        await update(cluster)
+        await asyncio.sleep(1)
+        await settled(cluster, within=900)
+        assert all(least >= 2 for least in watcher.least.values())
+        assert {image for _, image in await images(cluster)} == {"c:2"}
+
+
+async def test_story_1_one_zone_at_a_time() -> None:
+    """Only the open zone is updated; moving the opening on completes the rollout."""
+    async with whole([*NodeLayout().nodes(), deployment(9)]) as cluster:
+        await settled(cluster)
+        await apply(cluster, STORY_1)
+        assert await counted(cluster) == {"a": None, "b": 0, "c": 0}
+        await update(cluster)
+        await asyncio.sleep(120)
+        seen = await images(cluster)
+        assert not {key for key in seen if key in {("b", "c:2"), ("c", "c:2")}}
+        assert seen["a", "c:2"] == 3
+        for zone in "bc":
+            term = [
+                {"key": OLD_ZONE, "operator": "NotIn", "values": [zone]},
+                {"key": OLD_ZONE, "operator": "Exists"},
+            ]
+            body = {"spec": {"nodeSelectorTerm": {"matchExpressions": term}}}
+            await cluster.client.patch(PodDisruptionBudget, "app-pdb", "default", body)
+            await asyncio.sleep(120)
+            assert (await images(cluster))[zone, "c:1"] == 0
+        assert await images(cluster) == {(zone, "c:2"): 3 for zone in "abc"}
+
+
+async def test_story_4_scaling_down_keeps_the_spread() -> None:
+    """Ten pods become four: no zone gives more than it may, and they end evenly spread."""
+    async with whole([*NodeLayout().nodes(), deployment(10)]) as cluster:
+        await settled(cluster)
+        await apply(cluster, STORY_2)
+        await counted(cluster)
+        await cluster.client.patch(Deployment, "foo", "default", {"spec": {"replicas": 4}})
+        await asyncio.sleep(1)
+        await settled(cluster, within=600)
+        zones = Counter(zone for zone, _ in (await images(cluster)).elements())
+        assert sum(zones.values()) == 4
+        assert max(zones.values()) - min(zones[zone] for zone in "abc") <= 1
+
+
+async def evict(cluster: EmbeddedCluster, name: str) -> bool:
+    """Whether an eviction was granted."""
+    try:
+        await cluster.client.evict(name, "default")
+    except TooManyRequests:
+        return False
+    return True
+
+
+async def test_fifty_evictions_at_once_under_three_budgets() -> None:
+    """Exactly what all three budgets allow together is granted, with one write of the ledger."""
+    zone = {"key": "topology.kubernetes.io/zone", "operator": "Exists"}
+    specs: dict[str, Obj] = {
+        "zones": {"maxUnavailable": 2, "nodeSelectorTerm": {"matchExpressions": [zone]}},
+        "all": {"maxUnavailable": 5},
+    }
+    more = [
+        {
+            "apiVersion": "zonewise.io/v1alpha1",
+            "kind": "TopologyDisruptionBudget",
+            "metadata": {"name": name, "namespace": "default"},
+            "spec": {"selector": {"matchLabels": {"app": "foo"}}, **spec},
+        }
+        for name, spec in specs.items()
+    ]
+    async with whole([*NodeLayout().nodes(), deployment(50)]) as cluster:
+        await settled(cluster)
+        await cluster.seeder.plant(more)
+        await apply(cluster, STORY_2.replace("maxUnavailable: 1", "maxUnavailable: 3"))
+        await counted(cluster)
+        await asyncio.sleep(2)
+        names = [pod.metadata.name for pod in await cluster.client.list(Pod, "default")]
+        answers = await asyncio.gather(*(evict(cluster, name) for name in names))
+        assert sum(answers) == 5
+        ledger = await cluster.client.get(DisruptionLedger, "zonewise", "default")
+        assert len(ledger.spec.grants) == 5
+        await asyncio.sleep(200)
+        ledger = await cluster.client.get(DisruptionLedger, "zonewise", "default")
+        assert not ledger.spec.grants
+
+
+async def test_an_hour_of_being_blocked_is_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rollout that no budget allows costs no eviction and no write of a status."""
+    async with whole([*NodeLayout().nodes(), deployment(9)]) as cluster:
+        await settled(cluster)
+        await apply(cluster, STORY_1.replace("- a", "- nowhere"))
+        await counted(cluster)
+        await update(cluster)
+        await asyncio.sleep(60)
+        before = await cluster.client.get(PodDisruptionBudget, "app-pdb", "default")
+        asked = Counter[str]()
+        guard = cluster.server.evictions.guard
+        assert guard is not None
+        ask = guard.ask
+
+        async def noticed(*args: Any, **more: Any) -> Any:
+            asked["evictions"] += 1
+            return await ask(*args, **more)
+
+        monkeypatch.setattr(guard, "ask", noticed)
+        await asyncio.sleep(3600)
+        after = await cluster.client.get(PodDisruptionBudget, "app-pdb", "default")
+        assert asked["evictions"] == 0
+        assert after.metadata.resource_version == before.metadata.resource_version
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "policy/v1, kind: PodDisruptionBudget",
+        "zonewise.io/v1alpha1, kind: TopologyDisruptionBudget",
+    ],
+)
+@pytest.mark.parametrize("most", [0, 1])
+async def test_recreate_is_not_held(kind: str, most: int) -> None:
+    """A Deployment that recreates its pods is updated, whatever a budget of either kind says."""
+    plain = f"""
+{{apiVersion: {kind}, metadata: {{name: plain, namespace: default}},
+  spec: {{maxUnavailable: {most}, selector: {{matchLabels: {{app: foo}}}}}}}}
+"""
+    async with whole([*NodeLayout().nodes(), deployment(3, type="Recreate")]) as cluster:
+        await settled(cluster)
+        await apply(cluster, plain)
+        await asyncio.sleep(5)
+        await update(cluster)
+        await asyncio.sleep(1)
+        await settled(cluster)
+        assert {image for _, image in await images(cluster)} == {"c:2"}
+
+
+@pytest.mark.parametrize(
+    ("spec", "says"),
+    [
+        ({}, "exactly one of maxUnavailable and minAvailable"),
+        ({"maxUnavailable": 1, "minAvailable": 1}, "exactly one of maxUnavailable"),
+        ({"maxUnavailable": -1}, "spec.maxUnavailable"),
+        ({"maxUnavailable": "101%"}, "spec.maxUnavailable"),
+        (
+            {
+                "maxUnavailable": 1,
+                "nodeSelectorTerm": {"matchExpressions": [{"key": "z", "operator": "Near"}]},
+            },
+            "spec.nodeSelectorTerm.matchExpressions[0].operator",
+        ),
+        (
+            {
+                "maxUnavailable": 1,
+                "nodeSelectorTerm": {"matchExpressions": [{"key": "z", "operator": "In"}]},
+            },
+            "In and NotIn need values",
+        ),
+        ({"maxUnavailable": 1, "crossDomain": "Both"}, "spec.crossDomain"),
+    ],
+)
+async def test_a_budget_that_cannot_be_meant_is_refused(spec: Obj, says: str) -> None:
+    """The server itself refuses it and names the field."""
+    async with whole() as cluster:
+        registry = cluster.server.registry
+        wanted = "TopologyDisruptionBudget"
+        await until(lambda: registry.of("zonewise.io/v1alpha1", wanted) is not None)
+        body = {
+            "metadata": {"name": "web", "namespace": "default"},
+            "spec": {"selector": {"matchLabels": {"app": "foo"}}, **spec},
+        }
+        kind = unstructured(
+            Resource(
+                "zonewise.io",
+                "v1alpha1",
+                "TopologyDisruptionBudget",
+                "topologydisruptionbudgets",
+            )
+        )
+        with pytest.raises(Invalid) as refusal:
+            await cluster.client.create(kind(body))
+        assert says in str(refusal.value)
+        assert not await cluster.client.list(TopologyDisruptionBudget, "default")
+
+
+async def test_requests_are_counted() -> None:
+    """``/metrics`` tells how many requests there were, by verb, resource, subresource and code."""
+    async with whole([*NodeLayout().nodes(), deployment(3)]) as cluster:
+        await settled(cluster)
+        await apply(cluster, STORY_1.replace("- a", "- nowhere"))
+        await counted(cluster)
+        first = next(iter(await cluster.client.list(Pod, "default")))
+        assert not await evict(cluster, first.metadata.name)
+        told = (await cluster.client.raw("GET", "/metrics")).body.decode()
+        wanted = (
+            'apiserver_request_total{code="429",resource="pods",subresource="eviction",'
+            'verb="POST"} 1.0'
+        )
+        assert wanted in told.splitlines()

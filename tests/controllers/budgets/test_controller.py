@@ -1,0 +1,71 @@
+"""What a budget says about itself: whether anybody is held by it, and how to change that."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from tests.controllers.budgets.budgeted import NS, Field, field
+
+from zonewise.api import Namespace
+from zonewise.api.objects.events import Event
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
+
+
+async def enforced(town: Field) -> tuple[str, str, str]:
+    """Status, reason and message of the condition."""
+    (found,) = [one for one in (await town.told()).status.conditions if one.type == "Enforced"]
+    return found.status, found.reason, found.message
+
+
+async def test_a_namespace_that_has_not_opted_in() -> None:
+    """The condition names the command; after it the budget is in force."""
+    async with field(3, *"abc", enforce=False) as town:
+        await town.budget(maxUnavailable=1)
+        await asyncio.sleep(5)
+        status, reason, message = await enforced(town)
+        assert (status, reason) == ("False", "NamespaceNotEnforced")
+        assert f"kubectl label namespace {NS} zonewise.io/budgets=enforce" in message
+        body = {"metadata": {"labels": {"zonewise.io/budgets": "enforce"}}}
+        await town.client.patch(Namespace, NS, None, body)
+        await asyncio.sleep(5)
+        assert (await enforced(town))[:2] == ("True", "Enforced")
+
+
+async def test_a_budget_that_observes_is_counted() -> None:
+    """``mode: Observe`` has all its numbers, and says that it holds nobody."""
+    async with field(3, *"abc") as town:
+        await town.budget(maxUnavailable=0, mode="Observe")
+        await asyncio.sleep(5)
+        assert (await enforced(town))[:2] == ("False", "ObserveOnly")
+        assert (await town.told()).status.allowed == "a=0,b=0,c=0"
+
+
+async def test_many_moves_are_few_writes() -> None:
+    """Forty changes of pods within four seconds cost a write a second, not one each."""
+    async with field(3, *"abc") as town:
+        await town.budget(maxUnavailable=1)
+        await asyncio.sleep(5)
+        store = town.cluster.components.cache.store(type(await town.told()))
+        writes: list[str] = []
+        store.on_change(lambda _, new: writes.append("" if new is None else new.metadata.name))
+        writes.clear()
+        for _ in range(20):
+            name = await town.pod("a")
+            await asyncio.sleep(0.1)
+            await town.gone(name)
+            await asyncio.sleep(0.1)
+        await asyncio.sleep(5)
+        assert 1 <= len(writes) <= 6
+
+
+async def test_an_old_label_is_told_once() -> None:
+    """A budget with an old key of zones gets one event, and counts as with the new one."""
+    old = {"key": "failure-domain.beta.kubernetes.io/zone", "operator": "Exists"}
+    async with field(3, *"abc") as town:
+        await town.budget(maxUnavailable=1, nodeSelectorTerm={"matchExpressions": [old]})
+        await asyncio.sleep(60)
+        assert await town.baseline() == {"a": 1, "b": 1, "c": 1}
+        events = await town.client.list(Event, NS)
+        assert [one.reason for one in events if one.regarding.name == "web"] == ["OldLabelKey"]

@@ -1,0 +1,170 @@
+"""What people are told: one event and one condition per transition. Virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from tests.controllers.hints.shops import SPACE, Shop, hints
+from tests.embedded.virtual_cluster import until, virtual_cluster
+
+from zonewise.api import Pod, Service, convert
+from zonewise.api.reason import Reason
+from zonewise.controllers.hints.conditions import HintConditions
+from zonewise.runtime.client.client import Client
+from zonewise.runtime.controller.recorder import Recorder
+from zonewise.traffic import MODE_ANNOTATION, HintCounts, HintDecision, Mode
+from zonewise.traffic.slices import FamilyPlan
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
+
+ON, OFF = "TopologyAwareHintsEnabled", "TopologyAwareHintsDisabled"
+
+
+async def mode(shop: Shop, value: str | None) -> None:
+    """Set the annotation, or remove it."""
+    await shop.client.patch(
+        Service, "web", SPACE, {"metadata": {"annotations": {MODE_ANNOTATION: value}}}
+    )
+
+
+async def test_transitions_are_told_once() -> None:
+    """Scenario 24: on, off by losing pods, on, off by removing the annotation; nothing between."""
+    async with virtual_cluster({"hints": hints()}) as cluster:
+        shop = Shop(cluster)
+        await shop.zones(a=1, b=1)
+        await shop.service("web", annotations={})
+        await shop.pods(a0=2, b0=2)
+        await until(lambda: shop.per_zone() == {"": 4})
+        assert shop.condition() is None
+        await mode(shop, "Auto")
+        await until(lambda: shop.condition() == ("True", "Hinted"))
+        for round_ in range(5):
+            await shop.ready("web-a0-0", "10.3.97.0", ready=bool(round_ % 2))
+            await asyncio.sleep(2)
+        await shop.ready("web-a0-0", "10.3.97.0")
+        await asyncio.sleep(5)
+        told = await shop.events()
+        assert told[0] == ON
+        flips = told.count(OFF)
+        await mode(shop, None)
+        await until(lambda: shop.condition() is None)
+        assert shop.per_zone() == {"": 4}
+        await asyncio.sleep(5)
+        assert (await shop.events()).count(OFF) == flips + 1
+
+
+async def test_a_service_made_anew_is_told_anew() -> None:
+    """Scenario 24: the same name, another Service: enabled again, and slices of its own."""
+    async with virtual_cluster({"hints": hints()}) as cluster:
+        shop = Shop(cluster)
+        await shop.zones(a=1, b=1)
+        await shop.service("web")
+        await shop.pods(a0=2, b0=2)
+        await until(lambda: shop.condition() == ("True", "Hinted"))
+        await shop.client.delete(Service, "web", SPACE)
+        await until(lambda: shop.services.get((SPACE, "web")) is None)
+        again = await shop.service("web")
+        await until(lambda: shop.condition() == ("True", "Hinted"))
+
+        def theirs() -> bool:
+            owners = [piece.metadata.owner_references[0].uid for piece in shop.of("web")]
+            return owners == [again.metadata.uid]
+
+        await until(theirs)
+        await asyncio.sleep(2)
+        assert (await shop.events()).count(ON) == 2
+
+
+def family(code: str, *, hinted: bool) -> FamilyPlan:
+    """One address family with a decision."""
+    reason = Reason(code=code, message=f"it is {code}")
+    return FamilyPlan(HintDecision(Mode.AUTO, hinted, reason), HintCounts.of([]), 2, 1, 1)
+
+
+async def test_two_families_are_told_of_once() -> None:
+    """Scenario 23: IPv4 is hinted, IPv6 is not; ten more turns tell nothing."""
+    async with virtual_cluster({}) as cluster:
+        shop = Shop(cluster)
+        await shop.service("web")
+        context = cluster.components.context("hints")
+        conditions = HintConditions(context.client, context.recorder, context.clock)
+        sending = asyncio.create_task(context.recorder.run())
+        families = {"IPv4": family("Hinted", hinted=True), "IPv6": family("Overload", hinted=False)}
+        for _ in range(10):
+            service = await shop.client.get(Service, "web", SPACE)
+            await conditions.tell(service, families, asks=True)
+            await asyncio.sleep(1)
+        (condition,) = (await shop.client.get(Service, "web", SPACE)).status.conditions
+        assert (condition.status, condition.reason) == ("True", "Hinted")
+        assert condition.message == "IPv4: it is Hinted IPv6: it is Overload"
+        assert await shop.events() == [ON]
+        sending.cancel()
+
+
+async def test_the_condition_remembers_over_restarts() -> None:
+    """A controller that starts finds what was told, and tells nothing again."""
+    async with virtual_cluster({}) as cluster:
+        shop = Shop(cluster)
+        await shop.zones(a=1, b=1)
+        await shop.service("web")
+        await shop.pods(a0=2, b0=2)
+        for _ in range(3):
+            part = hints()(cluster.components.context("hints"))
+            work = asyncio.create_task(part.run())
+            await until(lambda: shop.condition() == ("True", "Hinted"))
+            await asyncio.sleep(30)
+            work.cancel()
+            await asyncio.gather(work, return_exceptions=True)
+        service = shop.services.get((SPACE, "web"))
+        assert service is not None
+        moment = service.status.conditions[0].last_transition_time
+        assert moment is not None
+        await shop.client.delete(Pod, "web-a0-0", SPACE, grace_period=0)
+        assert service.status.conditions[0].last_transition_time == moment
+
+
+async def test_numbers_alone_are_not_told() -> None:
+    """While the code stays the same, changing numbers write no condition."""
+    async with virtual_cluster({"hints": hints()}) as cluster:
+        shop = Shop(cluster)
+        await shop.zones(a=1, b=1, c=1)
+        await shop.service("web")
+        await shop.pods(a0=2, b0=1, c0=1)
+        await until(lambda: shop.condition() == ("False", "Overload"))
+        before = shop.services.get((SPACE, "web"))
+        await shop.pod("web-x", "a0", "10.0.9.9")
+        await until(lambda: len(shop.endpoints("web")) == 5)
+        await asyncio.sleep(5)
+        assert shop.services.get((SPACE, "web")) is before
+
+
+class Heard(Recorder):
+    """A recorder that only remembers."""
+
+    def __init__(self, client: Client) -> None:
+        super().__init__(client, controller="zonewise.io/hints", instance="here")
+        self.notes: list[tuple[str, str]] = []
+
+    def event(self, regarding: object, **facts: Any) -> None:
+        """Remember reason and note."""
+        self.notes.append((facts["reason"], facts["note"]))
+
+
+async def test_wrong_topology_keys_are_told_once() -> None:
+    """Keys that were stored wrong are ignored, which is told once for each mistake."""
+    async with virtual_cluster({}) as cluster:
+        heard = Heard(cluster.client)
+        conditions = HintConditions(cluster.client, heard, lambda: 0.0)
+
+        def tell(text: str, uid: str = "1") -> None:
+            meta = {"name": "web", "uid": uid, "annotations": {"zonewise.io/topology-keys": text}}
+            conditions.tell_keys(convert(Service, {"metadata": meta}))
+
+        for text in ("zone,*", "*,zone", "*,zone", "zone,zone", "zone,*", "zone,zone"):
+            tell(text)
+        assert [reason for reason, _ in heard.notes] == ["InvalidTopologyKeys"] * 3
+        assert "'*' must be the last key" in heard.notes[0][1]
+        tell("zone,zone", uid="2")
+        assert len(heard.notes) == 4

@@ -1,0 +1,317 @@
+"""The PodLocator controller on a living cluster: exact writes for each cause, none for noise."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+from tests.controllers.hints.shops import SPACE, Shop
+from tests.embedded.virtual_cluster import VirtualCluster, until, virtual_cluster
+
+from zonewise.api import Node, Pod
+from zonewise.api.objects.extensions import CustomResourceDefinition
+from zonewise.api.objects.locator import PodLocator
+from zonewise.controllers import LocatorsController, LocatorsSettings
+from zonewise.controllers.locators import LocatorsMetrics, definition
+from zonewise.runtime.cache.cache import Cache
+from zonewise.runtime.client.client import Client
+from zonewise.runtime.client.transport import Request, Response, Transport
+from zonewise.topology.locators import LabelMaps
+from zonewise.topology.podlocators import sharing
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
+
+ZONE = "topology.kubernetes.io/zone"
+
+
+class Counting:
+    """A transport that counts requests other than watches and lists."""
+
+    def __init__(self, inner: Transport) -> None:
+        self._inner = inner
+        self.requests: Counter[str] = Counter()
+
+    async def send(self, request: Request) -> Response:
+        if request.method != "GET":
+            self.requests[request.method] += 1
+        elif "podlocators/" in request.path:
+            self.requests["GET"] += 1
+        return await self._inner.send(request)
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+
+class Watched:
+    """A controller at work, what it asked of the server, and why."""
+
+    def __init__(self, shop: Shop, cluster: VirtualCluster, settings: LocatorsSettings) -> None:
+        self.shop = shop
+        self.registry = CollectorRegistry()
+        self.transport = Counting(cluster.server.connect("locators").transport)
+        client = Client(self.transport)
+        self.cache = Cache(client, transforms={PodLocator: sharing(LabelMaps())})
+        self.locators = self.cache.store(PodLocator)
+        self.pods = self.cache.store(Pod)
+        self.controller = LocatorsController(
+            client=client,
+            cache=self.cache,
+            rng=random.Random(1),
+            settings=settings,
+            metrics=LocatorsMetrics(self.registry),
+        )
+
+    def of(self, name: str) -> tuple[list[str], str, dict[str, str]] | None:
+        """What the locator of a pod says."""
+        found = self.locators.get((SPACE, name))
+        if found is None:
+            return None
+        return [one.ip for one in found.ips or ()], found.node_name, dict(found.node_labels or {})
+
+    def causes(self) -> dict[tuple[str, str], int]:
+        """Writes by operation and cause."""
+        return {
+            (sample.labels["operation"], sample.labels["cause"]): int(sample.value)
+            for family in self.registry.collect()
+            for sample in family.samples
+            if sample.name.endswith("_total")
+        }
+
+    async def asked(self) -> dict[str, int]:
+        """The requests since the last time, after everything has come to rest."""
+        await asyncio.sleep(60)
+        found = dict(self.transport.requests)
+        self.transport.requests.clear()
+        return found
+
+
+@asynccontextmanager
+async def working(
+    cluster: VirtualCluster, shop: Shop, settings: LocatorsSettings | None = None
+) -> AsyncIterator[Watched]:
+    """A controller over a cluster, stopped at the end."""
+    watched = Watched(shop, cluster, settings or LocatorsSettings())
+    tasks = [
+        asyncio.create_task(watched.cache.run()),
+        asyncio.create_task(watched.controller.run()),
+    ]
+    try:
+        yield watched
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def defined(cluster: VirtualCluster) -> Shop:
+    """A cluster that knows PodLocators."""
+    wanted = definition()
+    name = wanted["metadata"]["name"]
+    await cluster.client.apply(CustomResourceDefinition, name, None, wanted)
+    return Shop(cluster)
+
+
+def when(watched: Watched, name: str, said: object) -> Callable[[], bool]:
+    """Whether a locator says something."""
+    return lambda: watched.of(name) == said
+
+
+async def test_a_locator_follows_its_pod_with_one_write_for_each_change() -> None:
+    """Added, bound, given an address, finished, deleted: one write each, and none in between."""
+    async with virtual_cluster({}) as cluster:
+        shop = await defined(cluster)
+        await shop.node("a0", "a")
+        async with working(cluster, shop) as watched:
+            await watched.asked()
+            await shop.pod("p", "a0", ("10.0.0.1", "fd00::1"))
+            labels = {ZONE: "a"}
+            await until(when(watched, "p", (["10.0.0.1", "fd00::1"], "a0", labels)))
+            found = watched.locators.get((SPACE, "p"))
+            pod = watched.pods.get((SPACE, "p"))
+            assert found is not None and pod is not None
+            owner = found.metadata.owner_references[0]
+            assert (owner.kind, owner.name, owner.uid) == ("Pod", "p", pod.metadata.uid)
+            asked = await watched.asked()
+            assert asked["POST"] == 1
+            assert asked.get("PATCH", 0) <= 1  # the address may come before the first write
+            state = {"status": {"phase": "Succeeded"}}
+            await shop.client.patch(Pod, "p", SPACE, state, subresource="status")
+            await until(when(watched, "p", ([], "a0", labels)))
+            raw = await cluster.client.raw(
+                "GET", f"/apis/zonewise.io/v1alpha1/namespaces/{SPACE}/podlocators/p"
+            )
+            assert b'"ips":[]' in raw.body.replace(b" ", b"")
+            assert await watched.asked() == {"PATCH": 1}
+            await shop.client.delete(Pod, "p", SPACE, grace_period=0)
+            await until(when(watched, "p", None))
+            assert set(await watched.asked()) <= {"DELETE"}
+
+
+async def test_noise_asks_nothing_of_the_server() -> None:
+    """Scenario 63: a thousand heartbeats and status updates cause no request at all."""
+    async with virtual_cluster({}) as cluster:
+        shop = await defined(cluster)
+        await shop.node("a0", "a")
+        await shop.pod("p", "a0", "10.0.0.1")
+        async with working(cluster, shop) as watched:
+            await until(lambda: watched.of("p") is not None)
+            await watched.asked()
+            for number in range(1000):
+                beat = {"type": "Ready", "status": "True", "lastHeartbeatTime": stamp(number)}
+                body: dict[str, Any] = {"status": {"conditions": [beat]}}
+                await shop.client.patch(
+                    Node, "a0", None, body, subresource="status", kind="strategic"
+                )
+                if number % 10 == 0:
+                    noise = {"status": {"message": f"noise {number}"}}
+                    await shop.client.patch(Pod, "p", SPACE, noise, subresource="status")
+                    mark = {"metadata": {"annotations": {"noise": str(number)}}}
+                    await shop.client.patch(Pod, "p", SPACE, mark)
+            assert await watched.asked() == {}
+
+
+async def test_node_labels_reach_exactly_the_pods_on_the_node() -> None:
+    """A relabelled node is one write for each of its pods; a deleted one empties them."""
+    async with virtual_cluster({}) as cluster:
+        shop = await defined(cluster)
+        await shop.zones(a=2)
+        await shop.pods(a0=5, a1=3)
+        async with working(cluster, shop) as watched:
+            await until(lambda: len(watched.locators) == 8)
+            assert (await watched.asked())["POST"] == 8
+            relabel = {"metadata": {"labels": {"example.com/rack": "r7"}}}
+            await shop.client.patch(Node, "a0", None, relabel)
+            rack = {ZONE: "a", "example.com/rack": "r7"}
+            await until(lambda: sum(said(watched, name)[2] == rack for name in names(watched)) == 5)
+            assert await watched.asked() == {"PATCH": 5}
+            await shop.client.delete(Node, "a1")
+            await until(
+                lambda: sum(said(watched, name)[1:] == ("", {}) for name in names(watched)) == 3
+            )
+            assert await watched.asked() == {"PATCH": 3}
+            assert len(watched.locators) == 8
+            await shop.node("a1", "b")
+            await until(
+                lambda: sum(said(watched, name)[2] == {ZONE: "b"} for name in names(watched)) == 3
+            )
+            assert await watched.asked() == {"PATCH": 3}
+            assert watched.causes() == {
+                ("create", "start"): 8,
+                ("update", "node-labels"): 5,
+                ("update", "node-deleted"): 3,
+                ("update", "node-added"): 3,
+            }
+
+
+async def test_only_chosen_labels_are_copied() -> None:
+    """With a list of keys, other labels neither appear nor cause a write."""
+    async with virtual_cluster({}) as cluster:
+        shop = await defined(cluster)
+        await shop.node("a0", "a")
+        await shop.pod("p", "a0", "10.0.0.1")
+        async with working(cluster, shop, LocatorsSettings(labels=(ZONE,))) as watched:
+            await until(when(watched, "p", (["10.0.0.1"], "a0", {ZONE: "a"})))
+            await watched.asked()
+            other = {"metadata": {"labels": {"example.com/rack": "r7"}}}
+            await shop.client.patch(Node, "a0", None, other)
+            assert await watched.asked() == {}
+            moved = {"metadata": {"labels": {ZONE: "b"}}}
+            await shop.client.patch(Node, "a0", None, moved)
+            await until(when(watched, "p", (["10.0.0.1"], "a0", {ZONE: "b"})))
+            assert await watched.asked() == {"PATCH": 1}
+
+
+async def test_foreign_edits_are_repaired() -> None:
+    """What somebody else writes into a locator, or deletes, is put right with one write."""
+    async with virtual_cluster({}) as cluster:
+        shop = await defined(cluster)
+        await shop.node("a0", "a")
+        await shop.pod("p", "a0", "10.0.0.1")
+        async with working(cluster, shop) as watched:
+            right = (["10.0.0.1"], "a0", {ZONE: "a"})
+            await until(when(watched, "p", right))
+            await watched.asked()
+            wrong = {"nodeName": "x", "nodeLabels": {"y": "z"}}
+            await shop.client.patch(PodLocator, "p", SPACE, wrong)
+            await until(when(watched, "p", right))
+            assert await watched.asked() == {"PATCH": 1}
+            await shop.client.delete(PodLocator, "p", SPACE)
+            await until(when(watched, "p", right))
+            assert await watched.asked() == {"POST": 1}
+            note = {"metadata": {"labels": {"mine": "yes"}}}
+            await shop.client.patch(PodLocator, "p", SPACE, note)
+            assert await watched.asked() == {}
+
+
+async def test_a_restart_writes_only_differences_and_removes_orphans() -> None:
+    """What is right is not written again; what has no pod any more goes."""
+    async with virtual_cluster({}) as cluster:
+        shop = await defined(cluster)
+        await shop.zones(a=1)
+        await shop.pods(a0=10)
+        async with working(cluster, shop) as watched:
+            await until(lambda: len(watched.locators) == 10)
+            await watched.asked()
+        async with working(cluster, shop) as watched:
+            assert await watched.asked() == {}
+        orphan = PodLocator()
+        await cluster.client.create(
+            type(orphan)(metadata=type(orphan.metadata)(name="gone", namespace=SPACE))
+        )
+        wrong = {"nodeName": "x"}
+        await shop.client.patch(PodLocator, names(watched)[0], SPACE, wrong)
+        async with working(cluster, shop) as watched:
+            await until(lambda: len(watched.locators) == 10)
+            assert await watched.asked() == {"DELETE": 1, "PATCH": 1}
+
+
+async def test_a_pod_of_the_same_name_takes_over_its_locator() -> None:
+    """A pod that is made anew has a locator that belongs to it, with its own address."""
+    async with virtual_cluster({}) as cluster:
+        shop = await defined(cluster)
+        await shop.zones(a=2)
+        async with working(cluster, shop) as watched:
+            await shop.pod("p", "a0", "10.0.0.1")
+            await until(when(watched, "p", (["10.0.0.1"], "a0", {ZONE: "a"})))
+            await shop.client.delete(Pod, "p", SPACE, grace_period=0)
+            await shop.pod("p", "a1", "10.0.0.9")
+            await until(when(watched, "p", (["10.0.0.9"], "a1", {ZONE: "a"})))
+            await asyncio.sleep(60)
+            found, pod = watched.locators.get((SPACE, "p")), watched.pods.get((SPACE, "p"))
+            assert found is not None and pod is not None
+            assert found.metadata.owner_references[0].uid == pod.metadata.uid
+
+
+async def test_the_controller_waits_for_the_definition() -> None:
+    """Without the kind nothing is asked for; when it appears, locators do too."""
+    async with virtual_cluster({}) as cluster:
+        shop = Shop(cluster)
+        await shop.node("a0", "a")
+        await shop.pod("p", "a0", "10.0.0.1")
+        async with working(cluster, shop) as watched:
+            assert await watched.asked() == {}
+            await defined(cluster)
+            await until(lambda: watched.of("p") is not None)
+
+
+def said(watched: Watched, name: str) -> tuple[list[str], str, dict[str, str]]:
+    """What a locator says that is there."""
+    found = watched.of(name)
+    assert found is not None
+    return found
+
+
+def names(watched: Watched) -> list[str]:
+    """The pods that have locators."""
+    return sorted(name for _, name in (one.key for one in watched.locators))
+
+
+def stamp(number: int) -> str:
+    """A time as kubelets write it."""
+    return f"2026-01-02T{number // 3600:02}:{number // 60 % 60:02}:{number % 60:02}Z"

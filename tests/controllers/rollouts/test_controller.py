@@ -1,0 +1,336 @@
+"""Rollouts by domain on a whole embedded cluster: each kind, pauses, rollbacks, restarts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.controllers.rollouts.rolled import (
+    Obj,
+    Zones,
+    begun,
+    complete,
+    finished,
+    rollout,
+    state,
+    told,
+    until,
+    update,
+    workload,
+)
+from tests.embedded.virtual_cluster import until as true
+from tests.embedded.whole_cluster import settled, whole
+
+from zonewise.api import Node, Pod, StatefulSet, TopologyDisruptionBudget
+from zonewise.api.errors import Invalid
+from zonewise.api.objects.budgets import DomainRollout
+from zonewise.api.objects.events import Event
+from zonewise.api.unstructured import unstructured
+from zonewise.components.kubelet import FAILED
+from zonewise.embedded.cluster import EmbeddedCluster
+from zonewise.embedded.seed.nodes import NodeLayout
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
+
+ON_DELETE = {"type": "OnDelete"}
+ORDER = {"order": {"domains": ["b", "c", "a"]}}
+NO_SURGE = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 3}}
+
+
+@pytest.mark.parametrize(
+    ("kind", "strategy"),
+    [
+        ("StatefulSet", ON_DELETE),
+        ("StatefulSet", None),
+        ("Deployment", NO_SURGE),
+        ("Deployment", None),
+        ("DaemonSet", ON_DELETE),
+        ("DaemonSet", {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "100%"}}),
+    ],
+)
+async def test_one_zone_after_the_other(kind: str, strategy: Obj | None) -> None:
+    """Every pod is replaced, zone by zone in the order asked for, and never two zones at once."""
+    async with whole([*NodeLayout().nodes(), workload(kind, strategy=strategy)]) as cluster:
+        zones = await begun(cluster, kind, **ORDER)
+        await update(cluster, kind)
+        item = await finished(cluster)
+        assert zones.order == ["b", "c", "a"]
+        assert not zones.together
+        assert item.status.progress == "3/3"
+        assert {row.state for row in item.status.domains} == {"Done"}
+
+
+async def test_an_ondelete_statefulset_is_told_its_revision() -> None:
+    """Evictions are as many as pods, and at the end the new revision is the current one."""
+    async with whole(
+        [*NodeLayout().nodes(), workload("StatefulSet", strategy=ON_DELETE)]
+    ) as cluster:
+        zones = await begun(cluster, "StatefulSet")
+        await update(cluster, "StatefulSet")
+        await finished(cluster)
+        await asyncio.sleep(5)
+        group = await cluster.client.get(StatefulSet, "foo", "default")
+        assert group.status.current_revision == group.status.update_revision
+        asked = (await cluster.client.raw("GET", "/metrics")).body.decode().splitlines()
+        sent = [line for line in asked if 'subresource="eviction"' in line]
+        assert [line.rpartition(" ")[2] for line in sent] == ["6.0"]
+        assert zones.most == 6
+
+
+async def test_a_budget_of_the_rollout_leaves_drains_alone() -> None:
+    """While nothing is rolled out every zone may be drained; during one, old pods of a closed zone
+    stay.
+    """
+    async with whole([*NodeLayout().nodes(), workload("Deployment", strategy=NO_SURGE)]) as cluster:
+        await begun(cluster, "Deployment", **ORDER)
+        pods = await cluster.client.list(Pod, "default")
+        for zone in "abc":
+            victim = next(pod for pod in pods if pod.spec.node_name.startswith(zone))
+            await cluster.client.evict(victim.metadata.name, "default")
+        budget = await cluster.client.get(TopologyDisruptionBudget, "foo-rollout", "default")
+        assert budget.spec.holds == "Updates"
+        assert budget.metadata.controller is not None
+        assert budget.metadata.controller.kind == "DomainRollout"
+
+
+async def test_the_budget_goes_with_the_rollout() -> None:
+    """Deleting a rollout deletes its budget; nothing is held any more."""
+    async with whole([*NodeLayout().nodes(), workload("Deployment")]) as cluster:
+        await begun(cluster, "Deployment")
+        await cluster.client.delete(DomainRollout, "foo", "default")
+        await asyncio.sleep(60)
+        assert not await cluster.client.list(TopologyDisruptionBudget, "default")
+
+
+async def test_an_unready_pod_of_another_zone_pauses_it() -> None:
+    """Nothing is replaced while a zone that is not worked on lacks a Ready pod, and it says so."""
+    async with whole(
+        [*NodeLayout().nodes(), workload("StatefulSet", strategy=ON_DELETE, replicas=9)]
+    ) as cluster:
+        await begun(cluster, "StatefulSet", **ORDER)
+        await update(cluster, "StatefulSet")
+        await until(cluster, lambda item: state(item, "c") == "Doing")
+        # One of the newest revision: an old one would be mended by the update.
+        name = await updated_in(cluster, "b")
+        mark: Obj = {"metadata": {"annotations": {"zonewise.io/unready": "true"}}}
+        await cluster.client.patch(Pod, name, "default", mark)
+        item = await until(cluster, lambda item: item.status.reason == "PodsNotReady")
+        assert state(item, "c") == "Doing"
+        await asyncio.sleep(90)
+        events = await cluster.client.list(Event, "default")
+        reasons = {one.reason for one in events if one.regarding.kind == "DomainRollout"}
+        assert {"UpToDate", "Updating", "PodsNotReady"} <= reasons
+        before = Zones(cluster).images()
+        version = (await told(cluster)).metadata.resource_version
+        await asyncio.sleep(3600)
+        assert Zones(cluster).images() == before
+        assert (await told(cluster)).metadata.resource_version == version
+        mark["metadata"]["annotations"]["zonewise.io/unready"] = None
+        await cluster.client.patch(Pod, name, "default", mark)
+        await until(cluster, complete)
+
+
+@pytest.mark.parametrize(
+    ("kind", "strategy"), [("StatefulSet", ON_DELETE), ("Deployment", NO_SURGE)]
+)
+async def test_a_rollback_takes_the_newest_zone_first(kind: str, strategy: Obj) -> None:
+    """Taken back in the middle, the zone that was updated last is the first to go back."""
+    async with whole([*NodeLayout().nodes(), workload(kind, strategy=strategy)]) as cluster:
+        await begun(cluster, kind, pauseSeconds=60, **ORDER)
+        await update(cluster, kind)
+        await until(cluster, lambda item: state(item, "c") == "Done")
+        zones = Zones(cluster)
+        await update(cluster, kind, "c:1")
+        await until(cluster, lambda item: item.status.reason == "RollingBack")
+        await until(cluster, complete)
+        assert zones.order == ["c", "b"]
+        assert not zones.together
+        assert {image for _, image in zones.images()} == {"c:1"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "strategy"),
+    [("StatefulSet", ON_DELETE), ("Deployment", NO_SURGE), ("DaemonSet", ON_DELETE)],
+)
+async def test_a_restart_goes_on_where_it_was(kind: str, strategy: Obj, tmp_path: Path) -> None:
+    """Whoever starts again in the middle finds everything in the cluster: same zone, same order."""
+    objects = [*NodeLayout().nodes(), workload(kind, strategy=strategy)]
+    order: list[str] = []
+    async with whole(objects, folder=tmp_path) as cluster:
+        zones = await begun(cluster, kind, **ORDER)
+        await update(cluster, kind)
+        await until(cluster, lambda item: state(item, "c") == "Doing")
+        order += zones.order
+        assert not zones.together
+        full = zones.full
+    async with whole([], folder=tmp_path) as cluster:
+        await asyncio.sleep(0.2)
+        zones = Zones(cluster)
+        zones.full = full
+        await until(cluster, complete)
+        order += [zone for zone in zones.order if zone not in order]
+        assert not zones.together
+        assert order == ["b", "c", "a"]
+        assert {image for _, image in zones.images()} == {"c:2"}
+
+
+async def test_a_zone_that_fails_in_the_middle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The zone being updated goes out: nothing else is touched; it ends when the zone is back."""
+    async with whole(
+        [*NodeLayout().nodes(), workload("StatefulSet", strategy=ON_DELETE, replicas=9)]
+    ) as cluster:
+        zones = await begun(cluster, "StatefulSet", **ORDER)
+        await update(cluster, "StatefulSet")
+        await until(cluster, lambda item: state(item, "c") == "Doing")
+        for number in range(1, 4):
+            body: Obj = {"metadata": {"annotations": {FAILED: "yes"}}}
+            await cluster.client.patch(Node, f"c-{number}", None, body)
+        await asyncio.sleep(200)
+        during = zones.images()
+        assert during["a", "c:1"] == 3
+        assert (await told(cluster)).status.domain == "c"
+        await asyncio.sleep(200)
+        assert zones.images()["a", "c:1"] == 3
+        for number in range(1, 4):
+            body = {"metadata": {"annotations": {FAILED: None}}}
+            await cluster.client.patch(Node, f"c-{number}", None, body)
+        await until(cluster, complete)
+        await settled(cluster)
+        assert not zones.together
+        assert Counter(image for _, image in zones.images().elements()) == {"c:2": 9}
+
+
+async def test_paused_by_its_owner() -> None:
+    """``paused`` stops it within the zone; taking it away lets it go on."""
+    async with whole([*NodeLayout().nodes(), workload("Deployment", strategy=NO_SURGE)]) as cluster:
+        await begun(cluster, "Deployment", paused=True)
+        await update(cluster, "Deployment")
+        await until(cluster, lambda item: item.status.reason == "Paused")
+        await asyncio.sleep(300)
+        assert {image for _, image in Zones(cluster).images()} == {"c:1"}
+        body = {"spec": {"paused": False}}
+        await cluster.client.patch(DomainRollout, "foo", "default", body)
+        await until(cluster, complete)
+        assert {image for _, image in Zones(cluster).images()} == {"c:2"}
+
+
+async def test_another_budget_holds_it_and_says_so() -> None:
+    """A budget that allows nothing costs no eviction, and its words are in the reason."""
+    tight = {
+        "apiVersion": "zonewise.io/v1alpha1",
+        "kind": "TopologyDisruptionBudget",
+        "metadata": {"name": "tight", "namespace": "default"},
+        "spec": {"maxUnavailable": 0, "selector": {"matchLabels": {"app": "foo"}}},
+    }
+    async with whole(
+        [*NodeLayout().nodes(), workload("StatefulSet", strategy=ON_DELETE)]
+    ) as cluster:
+        await begun(cluster, "StatefulSet")
+        await cluster.seeder.plant([tight])
+        await asyncio.sleep(5)
+        await update(cluster, "StatefulSet")
+        item = await until(cluster, lambda item: item.status.reason == "EvictionsBlocked")
+        assert "the budget tight" in item.status.conditions[0].message
+        await asyncio.sleep(3600)
+        after = await told(cluster)
+        assert after.metadata.resource_version == item.metadata.resource_version
+        lines = (await cluster.client.raw("GET", "/metrics")).body.decode().splitlines()
+        assert not [line for line in lines if 'subresource="eviction"' in line]
+        await cluster.client.delete(TopologyDisruptionBudget, "tight", "default")
+        await until(cluster, complete)
+
+
+async def test_what_cannot_be_rolled_out_says_why() -> None:
+    """A missing workload, one that recreates, a second rollout: one clear reason, no budget."""
+    recreate = workload("Deployment", strategy={"type": "Recreate"})
+    async with whole([*NodeLayout().nodes(), recreate]) as cluster:
+        await settled(cluster)
+        lost = rollout("DaemonSet")
+        lost["metadata"]["name"] = "lost"
+        await cluster.seeder.plant([rollout("Deployment"), lost])
+        await until(cluster, lambda item: item.status.reason == "RecreatedAtOnce")
+        second = rollout("Deployment")
+        second["metadata"]["name"] = "other"
+        await cluster.seeder.plant([second])
+        await asyncio.sleep(5)
+        reasons = {
+            item.metadata.name: item.status.reason
+            for item in await cluster.client.list(DomainRollout, "default")
+        }
+        assert reasons == {
+            "foo": "RecreatedAtOnce",
+            "lost": "WorkloadNotFound",
+            "other": "AnotherRollout",
+        }
+        assert not await cluster.client.list(TopologyDisruptionBudget, "default")
+
+
+@pytest.mark.parametrize(
+    ("spec", "says"),
+    [
+        ({"workloadRef": {"kind": "Job", "name": "x"}}, "spec.workloadRef.kind"),
+        ({"workloadRef": {"kind": "Deployment"}}, "spec.workloadRef.name"),
+        ({"maxUnavailable": 0}, "must be a number of pods from 1, or 1% to 100%"),
+        ({"maxUnavailable": "0%"}, "must be a number of pods from 1, or 1% to 100%"),
+        ({"maxUnavailable": "101%"}, "spec.maxUnavailable"),
+        ({"order": {"domains": ["a"], "nodeLabel": "x"}}, "give one of domains and nodeLabel"),
+        ({"order": {"domains": ["a", "a"]}}, "spec.order.domains"),
+        ({"pauseSeconds": -1}, "spec.pauseSeconds"),
+    ],
+)
+async def test_a_rollout_that_cannot_be_meant_is_refused(spec: Obj, says: str) -> None:
+    """The server itself refuses it and names the field."""
+    async with whole() as cluster:
+        body = rollout("Deployment")
+        body["spec"] |= spec
+        await served(cluster)
+        with pytest.raises(Invalid) as refusal:
+            await cluster.client.create(unstructured(DomainRollout.resource)(body))
+        assert says in str(refusal.value)
+
+
+async def test_a_rollout_keeps_its_workload() -> None:
+    """The workload of a rollout cannot be changed afterwards."""
+    async with whole() as cluster:
+        await served(cluster)
+        await cluster.seeder.plant([rollout("Deployment")])
+        body: dict[str, Any] = {"spec": {"workloadRef": {"name": "other"}}}
+        with pytest.raises(Invalid, match="cannot be changed; make another rollout"):
+            await cluster.client.patch(DomainRollout, "foo", "default", body)
+
+
+async def updated_in(cluster: EmbeddedCluster, zone: str) -> str:
+    """A pod of the newest revision in a zone."""
+    return next(
+        pod.metadata.name
+        for pod in await cluster.client.list(Pod, "default")
+        if pod.spec.node_name.startswith(zone) and (pod.spec.containers or ())[0].image == "c:2"
+    )
+
+
+async def test_a_pod_that_only_the_update_mends() -> None:
+    """A broken pod of the old revision in a zone whose turn has not come does not stop it all."""
+    async with whole(
+        [*NodeLayout().nodes(), workload("StatefulSet", strategy=ON_DELETE, replicas=9)]
+    ) as cluster:
+        await begun(cluster, "StatefulSet", **ORDER)
+        await update(cluster, "StatefulSet")
+        await until(cluster, lambda item: state(item, "b") == "Doing")
+        hurt = next(
+            pod
+            for pod in await cluster.client.list(Pod, "default")
+            if pod.spec.node_name.startswith("a")
+        )
+        mark = {"metadata": {"annotations": {"zonewise.io/unready": "true"}}}
+        await cluster.client.patch(Pod, hurt.metadata.name, "default", mark)
+        await until(cluster, lambda item: item.status.reason == "PodsNotReady")
+        await until(cluster, complete)
+
+
+async def served(cluster: EmbeddedCluster) -> None:
+    """Wait for the kind."""
+    kind, registry = DomainRollout.resource, cluster.server.registry
+    await true(lambda: registry.of(kind.api_version, kind.kind) is not None)

@@ -1,0 +1,299 @@
+"""What every journal does, whatever it is kept in.
+
+A class of tests: who has a journal derives from ``JournalContract``, names it ``Test…`` and gives
+the fixture ``open_journal``, which opens one more journal on the same store, as another controller
+would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from uuid import UUID
+
+import pytest
+
+from zonewise.storage import (
+    CsiCode,
+    EntryState,
+    Holder,
+    Journal,
+    JournalConflict,
+    JournalEntry,
+    StorageError,
+    Stored,
+)
+
+OpenJournal = Callable[[], Journal]
+ROOM = 1000
+
+
+def uuid_of(number: int) -> str:
+    """A uuid that is easy to read."""
+    return UUID(int=number).hex
+
+
+def volume(number: int, name: str = "", size: int = 10, pool: str = "a") -> JournalEntry:
+    """A volume that is to be reserved."""
+    return JournalEntry(
+        stored=Stored.VOLUME,
+        uuid=uuid_of(number),
+        name=name or f"pvc-{number}",
+        pool=pool,
+        bytes=size,
+        segments={"zone": pool},
+        pinned=True,
+        access="ext4",
+        parameters="d1",
+        created_at=7,
+        attributes={"fsName": "x"},
+    )
+
+
+def snapshot(number: int, source: str, size: int = 0) -> JournalEntry:
+    """A snapshot that is to be reserved."""
+    return JournalEntry(
+        stored=Stored.SNAPSHOT,
+        uuid=uuid_of(number),
+        name=f"snap-{number}",
+        pool="a",
+        bytes=size,
+        source=source,
+    )
+
+
+def reserved(journal: Journal, entry: JournalEntry, room: int | None = ROOM) -> JournalEntry:
+    """The entry, written."""
+    made = journal.reserve(entry, room).entry
+    assert made is not None
+    return made
+
+
+class JournalContract:
+    """The tests."""
+
+    def test_a_life(self, open_journal: OpenJournal) -> None:
+        """An entry is reserved, created, deleted and gone, and found by name and uuid meanwhile."""
+        journal = open_journal()
+        entry = reserved(journal, volume(1))
+        assert entry.state is EntryState.RESERVED
+        assert entry.holder == journal.name
+        assert (
+            journal.find(Stored.VOLUME, "pvc-1") == entry == journal.get(Stored.VOLUME, entry.uuid)
+        )
+        created = journal.change(entry, entry.created())
+        assert journal.find(Stored.VOLUME, "pvc-1") == created
+        assert (created.state, created.holder) == (EntryState.CREATED, "")
+        assert created.attributes == {"fsName": "x"}
+        assert created.pinned_to == {"zone": "a"}
+        deleting = journal.change(created, created.deleting(journal.name))
+        assert journal.promised() == {"a": 10}
+        journal.forget(deleting)
+        assert journal.find(Stored.VOLUME, "pvc-1") is None
+        assert journal.get(Stored.VOLUME, entry.uuid) is None
+        assert journal.promised() == {}
+
+    def test_a_name_is_taken_once(self, open_journal: OpenJournal) -> None:
+        """Who reserves a name that is taken gets the entry that has it, and promises nothing."""
+        one, other = open_journal(), open_journal()
+        first = reserved(one, volume(1, "data"))
+        answer = other.reserve(volume(2, "data", pool="b"), ROOM)
+        assert (answer.entry, answer.taken) == (None, first)
+        assert other.promised() == {"a": 10}
+
+    def test_a_uuid_is_taken_once(self, open_journal: OpenJournal) -> None:
+        """A uuid that was drawn before is refused, so that no image is overwritten."""
+        journal = open_journal()
+        first = reserved(journal, volume(1, "x"))
+        assert journal.reserve(volume(1, "y"), ROOM).taken == first
+
+    def test_volumes_and_snapshots_have_names_of_their_own(self, open_journal: OpenJournal) -> None:
+        """A snapshot may be called as a volume is."""
+        journal = open_journal()
+        reserved(journal, volume(1, "same"))
+        taken = JournalEntry(
+            stored=Stored.SNAPSHOT, uuid=uuid_of(1), name="same", pool="a", bytes=0, source="v"
+        )
+        reserved(journal, taken)
+        found = journal.find(Stored.SNAPSHOT, "same")
+        assert found is not None
+        assert found.stored is Stored.SNAPSHOT
+
+    def test_another_journal_reads_what_was_written(self, open_journal: OpenJournal) -> None:
+        """What was acknowledged here is seen by the next one that looks."""
+        one, other = open_journal(), open_journal()
+        entry = reserved(one, volume(1))
+        assert other.find(Stored.VOLUME, "pvc-1") == entry
+        changed = other.change(entry, entry.created())
+        assert one.get(Stored.VOLUME, entry.uuid) == changed
+
+    def test_a_change_needs_the_newest(self, open_journal: OpenJournal) -> None:
+        """Of two who change the same, one loses and has changed nothing."""
+        one, other = open_journal(), open_journal()
+        entry = reserved(one, volume(1))
+        won = one.change(entry, entry.created())
+        with pytest.raises(JournalConflict):
+            other.change(entry, entry.deleting(other.name))
+        with pytest.raises(JournalConflict):
+            other.forget(entry)
+        assert other.get(Stored.VOLUME, entry.uuid) == won
+        assert other.promised() == {"a": 10}
+
+    def test_what_is_gone_is_gone(self, open_journal: OpenJournal) -> None:
+        """Forgetting twice is fine and gives the bytes back once; changing it is a conflict."""
+        journal = open_journal()
+        keep, entry = reserved(journal, volume(1)), reserved(journal, volume(2))
+        journal.forget(entry)
+        journal.forget(entry)
+        assert journal.promised() == {"a": keep.bytes}
+        with pytest.raises(JournalConflict):
+            journal.change(entry, entry.created())
+
+    def test_a_name_is_free_again(self, open_journal: OpenJournal) -> None:
+        """After it is forgotten a name can be reserved, with another uuid and pool."""
+        journal = open_journal()
+        journal.forget(reserved(journal, volume(1, "data")))
+        assert reserved(journal, volume(2, "data", pool="b")).pool == "b"
+
+    def test_a_pool_is_never_overcommitted(self, open_journal: OpenJournal) -> None:
+        """What does not fit is refused with what is free, and leaves nothing behind."""
+        journal = open_journal()
+        reserved(journal, volume(1, size=600))
+        answer = journal.reserve(volume(2, size=401), ROOM)
+        assert (answer.entry, answer.taken, answer.free) == (None, None, 400)
+        assert journal.find(Stored.VOLUME, "pvc-2") is None
+        assert journal.promised() == {"a": 600}
+        reserved(journal, volume(3, size=400))
+        assert journal.promised() == {"a": ROOM}
+        reserved(journal, volume(4, size=600, pool="b"))
+
+    def test_snapshots_take_room_too(self, open_journal: OpenJournal) -> None:
+        """Bytes are promised for whatever is reserved."""
+        journal = open_journal()
+        reserved(journal, snapshot(1, "v", size=900))
+        assert journal.reserve(volume(2, size=101), ROOM).free == 100
+
+    def test_growing_takes_room(self, open_journal: OpenJournal) -> None:
+        """A larger entry is accounted in the same step, or refused and stays as it was."""
+        journal = open_journal()
+        reserved(journal, volume(1, size=500))
+        entry = journal.change(made := reserved(journal, volume(2, size=100)), made.created())
+        grown = journal.change(entry, entry.resized(500), ROOM)
+        assert journal.promised() == {"a": ROOM}
+        with pytest.raises(StorageError) as refused:
+            journal.change(grown, grown.resized(501), ROOM)
+        assert refused.value.code is CsiCode.RESOURCE_EXHAUSTED
+        assert refused.value.reason.numbers["free"] == 500
+        assert journal.get(Stored.VOLUME, entry.uuid) == grown
+        assert journal.promised() == {"a": ROOM}
+
+    def test_who_works_on_it(self, open_journal: OpenJournal) -> None:
+        """An entry is ours, another's while that one lives, and nobody's afterwards."""
+        one, other = open_journal(), open_journal()
+        entry = reserved(one, volume(1))
+        assert one.holder(entry) is Holder.OURS
+        assert other.holder(entry) is Holder.OTHER
+        assert other.holder(entry.created()) is Holder.NOBODY
+        one.close()
+        assert other.holder(entry) is Holder.NOBODY
+        taken = other.change(entry, entry.held_by(other.name))
+        assert other.holder(taken) is Holder.OURS
+
+    def test_one_of_many_wins(self, open_journal: OpenJournal) -> None:
+        """Twenty that reserve one name at once, from two controllers, make one entry."""
+        journals = [open_journal(), open_journal()]
+        with ThreadPoolExecutor(20) as threads:
+            answers = list(
+                threads.map(
+                    lambda number: journals[number % 2].reserve(volume(number, "one"), None),
+                    range(1, 21),
+                )
+            )
+        (won,) = [answer.entry for answer in answers if answer.entry is not None]
+        assert {answer.taken.uuid for answer in answers if answer.taken is not None} == {won.uuid}
+        assert journals[0].promised() == {"a": 10}
+
+    def test_racing_for_room(self, open_journal: OpenJournal) -> None:
+        """However many race for it, exactly as much is promised as fits."""
+        journals = [open_journal(), open_journal()]
+        with ThreadPoolExecutor(20) as threads:
+            answers = list(
+                threads.map(
+                    lambda number: journals[number % 2].reserve(volume(number, size=150), ROOM),
+                    range(1, 21),
+                )
+            )
+        assert sum(answer.entry is not None for answer in answers) == 6
+        assert {answer.free for answer in answers if answer.entry is None} <= {100}
+        assert journals[0].promised() == {"a": 900}
+
+    def test_pages(self, open_journal: OpenJournal) -> None:
+        """Pages are in the order of uuids, and the last one says that it is."""
+        journal = open_journal()
+        for number in (5, 3, 1, 4, 2):
+            reserved(journal, volume(number))
+        first = journal.page(Stored.VOLUME, limit=2)
+        assert [entry.name for entry in first.entries] == ["pvc-1", "pvc-2"]
+        second = journal.page(Stored.VOLUME, token=first.token, limit=2)
+        third = journal.page(Stored.VOLUME, token=second.token, limit=2)
+        assert [entry.name for entry in third.entries] == ["pvc-5"]
+        assert not third.token
+        assert len(journal.page(Stored.VOLUME).entries) == 5
+        whole = journal.page(Stored.VOLUME, limit=5)
+        assert (len(whole.entries), whole.token) == (5, "")
+        assert journal.page(Stored.SNAPSHOT).entries == ()
+
+    def test_pages_are_stable(self, open_journal: OpenJournal) -> None:
+        """What is there all the time is listed once, whatever comes and goes between pages."""
+        journal = open_journal()
+        entries = {number: reserved(journal, volume(number)) for number in range(10, 30)}
+        seen: list[str] = []
+        token, step = "", 0
+        while True:
+            page = journal.page(Stored.VOLUME, token=token, limit=3)
+            seen += [entry.name for entry in page.entries]
+            if not (token := page.token):
+                break
+            if (last := int(token, 16)) in entries:
+                journal.forget(entries[last])  # the next page begins behind what is gone
+            step += 1
+            reserved(journal, volume(step))
+            reserved(journal, volume(100 + step))
+        assert [name for name in seen if 10 <= int(name[4:]) < 30] == [
+            f"pvc-{number}" for number in range(10, 30)
+        ]
+        assert len(seen) == len(set(seen))
+
+    def test_pages_by_source_and_state(self, open_journal: OpenJournal) -> None:
+        """Snapshots of one volume, or what is finished, can be asked for alone."""
+        journal = open_journal()
+        for number in range(1, 7):
+            entry = reserved(journal, snapshot(number, f"vol-{number % 2}"))
+            if number > 2:
+                journal.change(entry, entry.created())
+        odd = journal.page(Stored.SNAPSHOT, source="vol-1")
+        assert [entry.name for entry in odd.entries] == ["snap-1", "snap-3", "snap-5"]
+        done = frozenset({EntryState.CREATED})
+        first = journal.page(Stored.SNAPSHOT, source="vol-1", states=done, limit=1)
+        assert [entry.name for entry in first.entries] == ["snap-3"]
+        rest = journal.page(Stored.SNAPSHOT, source="vol-1", states=done, token=first.token)
+        assert [entry.name for entry in rest.entries] == ["snap-5"]
+        assert journal.page(Stored.SNAPSHOT, source="unknown").entries == ()
+
+    @pytest.mark.parametrize("token", ["invalid-token", "0", "F" * 32, "g" * 32, "0" * 33])
+    def test_a_token_nobody_gave(self, open_journal: OpenJournal, token: str) -> None:
+        """A page that begins nowhere is refused with ABORTED."""
+        with pytest.raises(StorageError) as refused:
+            open_journal().page(Stored.VOLUME, token=token)
+        assert refused.value.code is CsiCode.ABORTED
+
+    def test_strange_names(self, open_journal: OpenJournal) -> None:
+        """Names are kept as they are, whatever is in them."""
+        journal = open_journal()
+        names = ["x" * 128, "ä/ö", "a%b", "a_b", "' OR 1=1", "\n"]
+        for number, name in enumerate(names, 1):
+            reserved(journal, volume(number, name))
+        for number, name in enumerate(names, 1):
+            found = journal.find(Stored.VOLUME, name)
+            assert found is not None
+            assert (found.uuid, found.name) == (uuid_of(number), name)

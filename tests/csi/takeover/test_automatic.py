@@ -1,0 +1,150 @@
+"""Automatic takeover on a cluster: the ConfigMap is written as a person would, and told apart."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+from tests.embedded.virtual_cluster import VirtualCluster, virtual_cluster
+
+from zonewise.api.errors import ConnectionFailed
+from zonewise.csi.status import Code, CsiError
+from zonewise.csi.takeover.automatic import AutomaticLoop
+from zonewise.csi.takeover.controller import ConfigMap
+from zonewise.csi.takeover.source import FollowedConfiguration
+from zonewise.csi.takeover.status import CONFIG, KEY, MARK
+from zonewise.csi.transport.calls import inline
+from zonewise.storage.configuration import parse_configuration
+from zonewise.storage.domains import DomainLabels, parse_domain_labels
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
+
+LABELS = parse_domain_labels("topology.kubernetes.io/zone", "csi.zonewise.io")
+AUTOMATIC = {"version": 2, "automatic-takeover": {"by": ["all"], "pause": "1m"}}
+
+
+class Zones:
+    """Storage that says what a test tells it."""
+
+    def __init__(self) -> None:
+        self.failed: frozenset[str] | None = frozenset()
+        self.broken = False
+
+    def domains(self, labels: DomainLabels) -> tuple[frozenset[str], frozenset[str]]:
+        """All zones, and those that failed."""
+        if self.broken:
+            raise ConnectionFailed("the API server is away")
+        if self.failed is None:
+            raise CsiError(Code.UNAVAILABLE, "nobody answers")
+        return frozenset("abc"), self.failed
+
+
+async def written(cluster: VirtualCluster) -> tuple[dict[str, list[str]], str]:
+    """The map, and which entries are automatic."""
+    found = await cluster.client.get(ConfigMap, CONFIG, "default")
+    value = json.loads(str(found.get("data", KEY)))
+    return value.get("topology-takeover", {}), found.metadata.annotations.get(MARK, "")
+
+
+async def test_a_zone_that_stays_down_is_taken_over_and_given_back() -> None:
+    """After the pause, and never what a person wrote; who does not answer has not failed."""
+    zones, source = Zones(), FollowedConfiguration()
+    parts = {
+        "automatic": lambda context: AutomaticLoop(
+            context, source, LABELS, zones, inline, namespace="default"
+        )
+    }
+    async with virtual_cluster(parts) as cluster:
+        text = json.dumps({**AUTOMATIC, "topology-takeover": {"c": ["b"]}})
+        body = {"metadata": {"name": CONFIG, "namespace": "default"}, "data": {KEY: text}}
+        await cluster.client.create(ConfigMap(body))
+        source.use(parse_configuration(text, LABELS))
+        zones.failed = frozenset("a")
+        await asyncio.sleep(50)
+        zones.failed = None
+        await asyncio.sleep(50)
+        zones.failed = frozenset("a")
+        await asyncio.sleep(50)
+        assert await written(cluster) == ({"c": ["b"]}, "")
+        await asyncio.sleep(30)
+        assert await written(cluster) == ({"c": ["b"], "a": ["all"]}, "a")
+        zones.failed = frozenset()
+        await asyncio.sleep(50)
+        assert await written(cluster) == ({"c": ["b"], "a": ["all"]}, "a")
+        await asyncio.sleep(30)
+        assert await written(cluster) == ({"c": ["b"]}, "")
+
+
+async def test_it_is_off_by_default() -> None:
+    """Without the key nothing is written, whatever fails."""
+    zones, source = Zones(), FollowedConfiguration()
+    zones.failed = frozenset("a")
+    parts = {
+        "automatic": lambda context: AutomaticLoop(
+            context, source, LABELS, zones, inline, namespace="default"
+        )
+    }
+    async with virtual_cluster(parts) as cluster:
+        text = '{"version": 2}'
+        body = {"metadata": {"name": CONFIG, "namespace": "default"}, "data": {KEY: text}}
+        await cluster.client.create(ConfigMap(body))
+        source.use(parse_configuration(text, LABELS))
+        await asyncio.sleep(3600)
+        assert await written(cluster) == ({}, "")
+
+
+async def test_what_a_person_decides_stays() -> None:
+    """Given back by hand, a domain has a whole pause; taken by hand, it stays taken when well."""
+    zones, source = Zones(), FollowedConfiguration()
+    zones.failed = frozenset("a")
+    parts = {
+        "automatic": lambda context: AutomaticLoop(
+            context, source, LABELS, zones, inline, namespace="default"
+        )
+    }
+
+    async def edit(cluster: VirtualCluster, **takeover: list[str]) -> None:
+        text = json.dumps({**AUTOMATIC, "topology-takeover": takeover})
+        await cluster.client.patch(ConfigMap, CONFIG, "default", {"data": {KEY: text}})
+
+    async with virtual_cluster(parts) as cluster:
+        text = json.dumps(AUTOMATIC)
+        body = {"metadata": {"name": CONFIG, "namespace": "default"}, "data": {KEY: text}}
+        await cluster.client.create(ConfigMap(body))
+        source.use(parse_configuration(text, LABELS))
+        await asyncio.sleep(90)
+        assert await written(cluster) == ({"a": ["all"]}, "a")
+        await edit(cluster)
+        await asyncio.sleep(50)
+        assert await written(cluster) == ({}, "")
+        await asyncio.sleep(40)
+        assert await written(cluster) == ({"a": ["all"]}, "a")
+        await edit(cluster)
+        await asyncio.sleep(20)
+        await edit(cluster, a=["b"])
+        zones.failed = frozenset()
+        await asyncio.sleep(3600)
+        assert await written(cluster) == ({"a": ["b"]}, "")
+
+
+async def test_an_api_server_that_is_away_ends_nothing() -> None:
+    """Nobody counts on while it is away, and the pause begins anew when it is back."""
+    zones, source = Zones(), FollowedConfiguration()
+    zones.failed, zones.broken = frozenset("a"), True
+    parts = {
+        "automatic": lambda context: AutomaticLoop(
+            context, source, LABELS, zones, inline, namespace="default"
+        )
+    }
+    async with virtual_cluster(parts) as cluster:
+        text = json.dumps(AUTOMATIC)
+        body = {"metadata": {"name": CONFIG, "namespace": "default"}, "data": {KEY: text}}
+        await cluster.client.create(ConfigMap(body))
+        source.use(parse_configuration(text, LABELS))
+        await asyncio.sleep(300)
+        zones.broken = False
+        await asyncio.sleep(50)
+        assert await written(cluster) == ({}, "")
+        await asyncio.sleep(40)
+        assert await written(cluster) == ({"a": ["all"]}, "a")

@@ -1,0 +1,74 @@
+"""The takeover controller's status: what it knows of pools that only classes name."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+
+import pytest
+from tests.embedded.virtual_cluster import virtual_cluster
+
+from zonewise.api.meta import ObjectMeta
+from zonewise.api.objects.core import Node
+from zonewise.api.objects.storage import StorageClass
+from zonewise.csi.takeover.controller import ConfigMap, TakeoverController
+from zonewise.csi.takeover.source import FollowedConfiguration
+from zonewise.csi.takeover.status import STATUS, STATUS_KEY
+from zonewise.storage.configuration import StorageConfiguration, parse_configuration
+from zonewise.storage.domains import parse_domain_labels
+from zonewise.storage.pools import PoolState
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
+
+ZONE = "topology.kubernetes.io/zone"
+DRIVER = "csi.zonewise.io"
+LABELS = parse_domain_labels(ZONE, DRIVER)
+
+
+def storage_class(name: str, provisioner: str, pool: str) -> StorageClass:
+    """A class with a pool in zone a, whose data is in another."""
+    pools = [
+        {
+            "poolName": pool,
+            "dataPool": f"{pool}-data",
+            "domainSegments": [{"domainLabel": "zone", "value": "a"}],
+        }
+    ]
+    return StorageClass(
+        metadata=ObjectMeta(name=name),
+        provisioner=provisioner,
+        parameters={"topologyConstrainedPools": json.dumps(pools)},
+    )
+
+
+async def test_dead_pools_of_classes_are_told() -> None:
+    """Those of the driver's classes, and where their data is; not those that live, nor others'."""
+
+    async def states(_: StorageConfiguration) -> Mapping[str, PoolState]:
+        dead = PoolState(1, alive=False)
+        return {"one": dead, "one-data": PoolState(1), "two": PoolState(1), "two-data": dead}
+
+    source = FollowedConfiguration()
+    parts = {
+        "takeover": lambda context: TakeoverController(
+            context, source, LABELS, namespace="default", states=states
+        )
+    }
+    async with virtual_cluster(parts) as cluster:
+        client = cluster.client
+        for zone in "ab":
+            await client.create(Node(metadata=ObjectMeta(name=zone, labels={ZONE: zone})))
+        for one in (
+            storage_class("one", DRIVER, "one"),
+            storage_class("again", DRIVER, "one"),
+            storage_class("two", "another.example.com", "two"),
+            StorageClass(metadata=ObjectMeta(name="wrong"), provisioner=DRIVER, parameters={}),
+        ):
+            await client.create(one)
+        text = json.dumps({"version": 2, "topology-takeover": {"a": ["b"]}})
+        source.use(parse_configuration(text, LABELS))
+        await asyncio.sleep(40)
+        found = await client.get(ConfigMap, STATUS, "default")
+        told = json.loads(str(found.get("data", STATUS_KEY)))["warnings"]
+        assert [(one["reason"], one["object"]) for one in told] == [("TakenPoolDead", "Pool/one")]

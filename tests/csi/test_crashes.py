@@ -1,0 +1,342 @@
+"""Whoever is killed wherever: one volume per name, journal and disk agree, nothing is lost.
+
+The sweep interrupts every single step of a call, once before and once after its effect, and asks
+again in a new driver. The stream kills the real program with calls in flight.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.csi.scene import (
+    DRIVER,
+    LABELS,
+    MIB,
+    Caller,
+    Program,
+    config,
+    files,
+    left_behind,
+    mount_capability,
+    of_snapshot,
+    of_volume,
+    place,
+    requirement,
+)
+
+from zonewise.csi.check import check
+from zonewise.csi.driver import open_data, open_driver
+from zonewise.csi.node_domain import FixedDomain
+from zonewise.csi.protocol import csi_pb2 as csi
+from zonewise.csi.status import Code, CsiError
+from zonewise.csi.transport.calls import inline
+from zonewise.csi.transport.client import InProcessClient, SocketClient
+from zonewise.storage.configuration import parse_configuration
+from zonewise.storage.domains import parse_domain_labels
+
+TERMS = [place("a"), place("b"), place("c")]
+AGAIN = (Code.ABORTED, Code.UNAVAILABLE, Code.DEADLINE_EXCEEDED, Code.CANCELLED)
+
+
+def rotated(turn: int) -> csi.TopologyRequirement:
+    """All zones, another one preferred at each turn."""
+    turn %= len(TERMS)
+    return requirement(TERMS, TERMS[turn:] + TERMS[:turn])
+
+
+class Killed(BaseException):
+    """The process is gone: nothing of it runs any more, no handler either."""
+
+
+class Mortal:
+    """Counts the calls of the parts it stands before, and dies at one of them."""
+
+    def __init__(self, at: int) -> None:
+        self.at = at
+        self.count = 0
+
+    def guard(self, part: Any, *names: str) -> None:
+        """Let these methods of a part be where it may happen."""
+        for name in names:
+            setattr(part, name, self._guarded(getattr(part, name)))
+
+    def _guarded(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def guarded(*args: Any, **kwargs: Any) -> Any:
+            self._step()
+            result = call(*args, **kwargs)
+            self._step()
+            return result
+
+        return guarded
+
+    def _step(self) -> None:
+        self.count += 1
+        if self.count >= self.at > 0:
+            raise Killed
+
+
+@asynccontextmanager
+async def life(folder: Path, access: bool, mortal: Mortal) -> AsyncIterator[Caller]:
+    """A driver that may die; its end is that of a process: it holds nothing any more."""
+    labels = parse_domain_labels(LABELS, DRIVER)
+    configuration = parse_configuration(config(), labels)
+    data = open_data(folder / "data", privileged=access)
+    mortal.guard(data.journal, "reserve", "change", "forget")
+    mortal.guard(data.pools, "make", "remove", "grow")
+    made = open_driver(
+        DRIVER,
+        data,
+        labels,
+        lambda: configuration,
+        node_id="node-1",
+        domain=FixedDomain({"region": "r1", "zone": "a"}),
+        worker=inline,
+    )
+    try:
+        yield Caller(InProcessClient(made.calls), folder)
+    finally:
+        data.close()
+
+
+async def prepared(caller: Caller) -> None:
+    """What some of the calls need: a volume and a snapshot of it."""
+    volume = await caller.create("source")
+    await caller.snapshot("base", volume.volume_id)
+
+
+async def source(caller: Caller) -> csi.Volume:
+    return await caller.create("source")
+
+
+async def make_volume(caller: Caller, turn: int) -> None:
+    await caller.create("v", topology=rotated(turn))
+
+
+async def make_clone(caller: Caller, turn: int) -> None:
+    await caller.create(
+        "v",
+        source=of_volume((await source(caller)).volume_id),
+        parameters={"crossDomain": "copy"},
+        topology=rotated(turn),
+    )
+
+
+async def make_restored(caller: Caller, turn: int) -> None:
+    base = await caller.snapshot("base", (await source(caller)).volume_id)
+    await caller.create("v", source=of_snapshot(base.snapshot_id))
+
+
+async def make_snapshot(caller: Caller, _turn: int) -> None:
+    await caller.snapshot("s", (await source(caller)).volume_id)
+
+
+async def grow(caller: Caller, _turn: int) -> None:
+    await caller.expand((await source(caller)).volume_id, 32 * MIB)
+
+
+async def delete_source(caller: Caller, _turn: int) -> None:
+    found = await caller.volumes()
+    if found:
+        await caller.delete(found[0])
+
+
+async def delete_snapshot(caller: Caller, _turn: int) -> None:
+    from zonewise.csi.transport import methods
+
+    answer = await caller.client.call(methods.LIST_SNAPSHOTS, csi.ListSnapshotsRequest())
+    for entry in answer.entries:
+        await caller.delete_snapshot(entry.snapshot.snapshot_id)
+
+
+WORK = {
+    "create": (make_volume, 2, 1),
+    "clone": (make_clone, 2, 1),
+    "restore": (make_restored, 2, 1),
+    "snapshot": (make_snapshot, 1, 2),
+    "expand": (grow, 1, 1),
+}
+"""What is done, and how many volumes and snapshots there are afterwards."""
+
+
+@pytest.mark.parametrize("access", [True, False], ids=["images", "folders"])
+@pytest.mark.parametrize("name", WORK)
+async def test_every_step_of_making_may_be_the_last(
+    tmp_path: Path, name: str, access: bool
+) -> None:
+    """Killed at any step, the same request with another preference makes exactly one."""
+    work, volumes, snapshots = WORK[name]
+    await swept(tmp_path, access, work, volumes, snapshots)
+
+
+@pytest.mark.parametrize("access", [True, False], ids=["images", "folders"])
+async def test_every_step_of_deleting_may_be_the_last(tmp_path: Path, access: bool) -> None:
+    """Killed at any step, nothing of what was to be deleted is lost sight of."""
+    at = 0
+    while True:
+        at += 1
+        folder = tmp_path / f"at-{at}"
+        folder.mkdir()
+        async with life(folder, access, Mortal(0)) as caller:
+            await prepared(caller)
+            (id,) = await caller.volumes()
+        mortal = Mortal(at)
+        finished = False
+        try:
+            async with life(folder, access, mortal) as caller:
+                await caller.delete(id)
+                finished = True
+        except Killed:
+            pass
+        async with life(folder, access, Mortal(0)) as caller:
+            await caller.delete(id)
+            assert await caller.volumes() == []
+            await delete_snapshot(caller, 0)
+        assert agrees(folder, access) == (0, 0)
+        assert not [one for one in files(folder / "data" / "pools") if "/" in one]
+        if finished:
+            assert at > 4
+            return
+
+
+async def swept(
+    tmp_path: Path,
+    access: bool,
+    work: Callable[[Caller, int], Awaitable[None]],
+    volumes: int,
+    snapshots: int,
+) -> None:
+    """Die at the first step, then at the second, until the work is done before that."""
+    at = 0
+    while True:
+        at += 1
+        folder = tmp_path / f"at-{at}"
+        folder.mkdir()
+        async with life(folder, access, Mortal(0)) as caller:
+            await prepared(caller)
+        finished = False
+        try:
+            async with life(folder, access, Mortal(at)) as caller:
+                await work(caller, 0)
+                finished = True
+        except Killed:
+            pass
+        async with life(folder, access, Mortal(0)) as caller:
+            await work(caller, 1)
+            await work(caller, 2)
+        assert agrees(folder, access) == (volumes, snapshots)
+        if finished:
+            assert at > 2
+            return
+
+
+def agrees(folder: Path, access: bool) -> tuple[int, int]:
+    """How many volumes and snapshots there are, when journal and disk tell the same."""
+    data = open_data(folder / "data", privileged=access)
+    try:
+        report, fine = check(data.journal, data.pools)
+    finally:
+        data.close()
+    assert fine, report
+    states = [one["state"] for kind in ("volumes", "snapshots") for one in report[kind]]
+    assert set(states) <= {"created"}, report
+    return len(report["volumes"]), len(report["snapshots"])
+
+
+class Storm:
+    """Many names at once, each made, copied and deleted until it succeeds, through any deaths."""
+
+    def __init__(self, program: Program, seed: int) -> None:
+        self.program = program
+        self.random = random.Random(seed)
+        self.answers = 0
+        self.deaths = 0
+        self.next_death = 5
+        self.kept: dict[str, str] = {}
+        self.snapshots: dict[str, str] = {}
+        self._reborn = asyncio.Lock()
+
+    async def again(self, call: Callable[[Caller, int], Awaitable[Any]]) -> Any:
+        """Call until there is an answer; the preference rotates with each attempt."""
+        turn = self.random.randrange(3)
+        while True:
+            turn += 1
+            client = SocketClient(self.program.socket)
+            try:
+                answer = await call(Caller(client, self.program.folder), turn)
+            except CsiError as error:
+                if error.code not in AGAIN:
+                    raise
+                async with self._reborn:
+                    if self.program.process is None:
+                        self.program.start()
+                        await self.program.ready()
+                continue
+            finally:
+                await client.close()
+            self.answers += 1
+            if self.answers >= self.next_death and self.program.process is not None:
+                # Others are in the middle of their calls now: that is where this hits.
+                self.program.kill()
+                self.deaths += 1
+                self.next_death = self.answers + self.random.randrange(3, 12)
+            return answer
+
+    async def one(self, number: int) -> None:
+        """The life of a name: made, copied, snapshotted; some of it deleted again."""
+        name = f"v{number}"
+        capability = mount_capability()
+        volume = await self.again(
+            lambda c, turn: c.create(name, topology=rotated(turn), capability=capability)
+        )
+        snapshot = await self.again(lambda c, _: c.snapshot(f"{name}-s", volume.volume_id))
+        clone = await self.again(
+            lambda c, _: c.create(f"{name}-c", source=of_volume(volume.volume_id))
+        )
+        same = await self.again(
+            lambda c, turn: c.create(name, topology=rotated(turn), capability=capability)
+        )
+        assert same == volume
+        self.kept[f"{name}-c"] = clone.volume_id
+        if number % 2:
+            await self.again(lambda c, _: c.delete(volume.volume_id))
+            self.snapshots[f"{name}-s"] = snapshot.snapshot_id
+        else:
+            await self.again(lambda c, _: c.delete_snapshot(snapshot.snapshot_id))
+            self.kept[name] = volume.volume_id
+
+
+@pytest.mark.timeout(600)
+async def test_a_controller_killed_under_load_loses_nothing(tmp_path: Path) -> None:
+    """kill -9 with calls in flight, again and again: ``check`` lists exactly what was answered."""
+    program = Program(tmp_path)
+    program.start()
+    storm = Storm(program, seed=7)
+    try:
+        await program.ready()
+        width = asyncio.Semaphore(6)
+
+        async def bounded(number: int) -> None:
+            async with width:
+                await storm.one(number)
+
+        await asyncio.gather(*(bounded(number) for number in range(10)))
+    finally:
+        if program.process is not None:
+            program.kill()
+    assert storm.deaths >= 4
+    code, report = program.check()
+    assert code == 0, report
+    assert {one["name"]: one["id"] for one in report["volumes"]} == storm.kept
+    assert {one["name"]: one["id"] for one in report["snapshots"]} == storm.snapshots
+    assert {one["state"] for kind in ("volumes", "snapshots") for one in report[kind]} == {
+        "created"
+    }
+    images = {path.stem for path in (program.data / "pools").glob("*/*")}
+    assert images == {*storm.kept.values(), *storm.snapshots.values()}
+    assert left_behind(tmp_path) == []

@@ -1,0 +1,99 @@
+"""What Ceph's maps say about pools: where they are, whether they live, how much they can take."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+from zonewise.csi.backends.ceph.crush import contradictions, failed_domains, read_pools
+from zonewise.storage import PoolSpec
+
+CRUSH = {
+    "buckets": [
+        {"id": -1, "name": "default", "type_name": "root", "items": [{"id": -2}, {"id": -3}]},
+        {"id": -2, "name": "a", "type_name": "zone", "items": [{"id": 0}, {"id": 1}]},
+        {"id": -3, "name": "b", "type_name": "zone", "items": [{"id": 2}]},
+    ],
+    "rules": [
+        {"rule_id": 0, "steps": [{"op": "take", "item": -2}, {"op": "emit"}]},
+        {"rule_id": 1, "steps": [{"op": "take", "item": -1}, {"op": "emit"}]},
+    ],
+}
+
+
+def pool(name: str, rule: int, **more: Any) -> dict[str, Any]:
+    """A pool of ``osd dump``."""
+    usual = {"pool": 7, "quota_max_bytes": 0, "flags_names": "hashpspool", "min_size": 1}
+    return {"pool_name": name, "crush_rule": rule, **usual, **more}
+
+
+def dump(*pools: dict[str, Any], up: tuple[int, ...] = (0, 1, 2)) -> dict[str, Any]:
+    """``osd dump``."""
+    return {"osds": [{"osd": one, "up": int(one in up)} for one in range(3)], "pools": list(pools)}
+
+
+def space(**stored: int) -> dict[str, Any]:
+    """``df``: 100 bytes are left everywhere."""
+    return {
+        "pools": [
+            {"name": name, "stats": {"max_avail": 100, "stored": used}}
+            for name, used in stored.items()
+        ]
+    }
+
+
+def test_health_is_the_part_of_osds_that_is_up() -> None:
+    """Half of its OSDs is half of its health; with none it is dead, however empty it looks."""
+    half = read_pools(space(p=0), dump(pool("p", 0), up=(1, 2)), CRUSH)["p"].state
+    assert (half.health, half.alive, half.capacity) == (Fraction(1, 2), True, 100)
+    dead = read_pools(space(p=0), dump(pool("p", 0), up=(2,)), CRUSH)["p"].state
+    assert not dead.alive
+    assert dead.health == 0
+    few = read_pools(space(p=0), dump(pool("p", 0, min_size=2), up=(1,)), CRUSH)["p"]
+    assert not few.alive
+
+
+def test_a_quota_and_a_full_flag_are_limits() -> None:
+    """What a quota leaves is what can be taken; a pool that is full takes nothing."""
+    found = read_pools(
+        space(q=30, f=0),
+        dump(pool("q", 0, quota_max_bytes=50), pool("f", 1, flags_names="full,full_quota")),
+        CRUSH,
+    )
+    assert found["q"].state.capacity == 20
+    assert found["f"].state.capacity == 0
+    assert found["q"].state.limit is None
+
+
+def test_declared_and_real_domains() -> None:
+    """A pool that is declared in a zone and spreads over two, or is in another, is found."""
+    pools = read_pools(space(a=0, wide=0), dump(pool("a", 0), pool("wide", 1)), CRUSH)
+    specs = [
+        PoolSpec("a", segments={"region": "r1", "zone": "a"}),
+        PoolSpec("wide", segments={"zone": "b"}),
+        PoolSpec("gone", segments={"zone": "a"}),
+    ]
+    assert contradictions(specs, pools) == [
+        {"pool": "gone", "declared": "", "crush": "there is no such pool"},
+        {"pool": "wide", "declared": "zone=b", "crush": "zone=a, b"},
+    ]
+    assert contradictions([PoolSpec("a", segments={"zone": "b"})], pools) == [
+        {"pool": "a", "declared": "zone=b", "crush": "zone=a"}
+    ]
+
+
+def test_a_zone_has_failed_when_none_of_its_osds_is_up() -> None:
+    """The smallest type that CRUSH has counts; buckets without OSDs say nothing."""
+    osds = {"osds": [{"osd": 0, "up": 0}, {"osd": 1, "up": 1}, {"osd": 2, "up": 0}]}
+    crush = {
+        "buckets": [
+            {"id": -1, "name": "default", "type_name": "root", "items": [{"id": -2}, {"id": -3}]},
+            {"id": -2, "name": "a", "type_name": "zone", "items": [{"id": 0}]},
+            {"id": -3, "name": "b", "type_name": "zone", "items": [{"id": 1}, {"id": 2}]},
+            {"id": -4, "name": "c", "type_name": "zone", "items": []},
+            {"id": -5, "name": "a~ssd", "type_name": "zone", "items": [{"id": 0}]},
+        ]
+    }
+    found = failed_domains(osds, crush, ("region", "zone"))
+    assert found == (frozenset({"a", "b"}), frozenset({"a"}))
+    assert failed_domains(osds, crush, ("rack",)) == (frozenset(), frozenset())

@@ -1,0 +1,271 @@
+"""A volume is taken from a node in a domain that was taken over, and from nobody else (root)."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+from tests.csi.scene import (
+    DRIVER,
+    LABELS,
+    MIB,
+    Caller,
+    block_capability,
+    config,
+    left_behind,
+    mount_capability,
+    place,
+    requirement,
+)
+
+from zonewise.csi.backends.embedded import loops, mounts
+from zonewise.csi.driver import DataFolder, open_data, open_driver
+from zonewise.csi.node_domain import FixedDomain
+from zonewise.csi.protocol import csi_pb2 as csi
+from zonewise.csi.services.steps import mount_lock
+from zonewise.csi.status import Code, CsiError
+from zonewise.csi.transport.calls import inline
+from zonewise.csi.transport.client import InProcessClient
+from zonewise.storage.configuration import StorageConfiguration, parse_configuration
+from zonewise.storage.domains import parse_domain_labels
+from zonewise.storage.identifiers import Stored
+
+pytestmark = pytest.mark.asyncio
+
+DOMAINS = parse_domain_labels(LABELS, DRIVER)
+
+
+class Machine:
+    """Nodes of three zones on one machine, with one data folder and one configuration."""
+
+    def __init__(self, folder: Path, data: DataFolder) -> None:
+        self.folder = folder
+        self.data = data
+        self.configuration = StorageConfiguration()
+        self.take({})
+
+    def take(self, takeover: dict[str, list[str]]) -> None:
+        """Write another takeover map."""
+        text = config(**{"topology-takeover": takeover})
+        self.configuration = parse_configuration(text, DOMAINS)
+
+    def node(self, name: str) -> Caller:
+        """The driver on a node, whose name begins with its zone."""
+        driver = open_driver(
+            DRIVER,
+            self.data,
+            DOMAINS,
+            lambda: self.configuration,
+            node_id=name,
+            domain=FixedDomain({"region": "r1", "zone": name[0]}),
+            worker=inline,
+        )
+        folder = self.folder / name
+        folder.mkdir(exist_ok=True)
+        return Caller(InProcessClient(driver.calls), folder)
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Machine]:
+    """A machine that has nothing mounted afterwards."""
+    data = open_data(tmp_path / "data")
+    yield Machine(tmp_path, data)
+    data.close()
+    assert left_behind(tmp_path) == []
+
+
+async def volume(caller: Caller, capability: csi.VolumeCapability) -> str:
+    """A volume at home in zone a."""
+    made = await caller.create(
+        "v", size=16 * MIB, capability=capability, topology=requirement([place("a")])
+    )
+    return made.volume_id
+
+
+async def used(caller: Caller, id: str, capability: csi.VolumeCapability) -> Path:
+    """Stage and publish; the pod's path."""
+    await caller.stage(id, capability)
+    await caller.publish(id, capability)
+    return caller.target
+
+
+async def released(caller: Caller, id: str) -> None:
+    """The reverse."""
+    await caller.unpublish(id)
+    await caller.unstage(id)
+
+
+@contextmanager
+def raises(code: Code, words: str) -> Iterator[None]:
+    """An answer with a code and words."""
+    with pytest.raises(CsiError, match=words) as found:
+        yield
+    assert found.value.code is code
+
+
+@contextmanager
+def opened(path: Path, *, device: bool = False) -> Iterator[int]:
+    """A file that a program of the dead node goes on to hold."""
+    flags = os.O_RDWR | (0 if device else os.O_CREAT)
+    descriptor = os.open(path, flags, 0o600)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+@pytest.mark.parametrize("kind", ["ext4", "xfs"])
+async def test_what_a_fenced_writer_still_writes_is_refused(machine: Machine, kind: str) -> None:
+    """The kernel refuses it, and the node that stands in reads what was written before."""
+    capability = mount_capability(fs_type=kind)
+    a, b = machine.node("a1"), machine.node("b1")
+    id = await volume(a, capability)
+    there = await used(a, id, capability)
+    (there / "marker").write_text("from a")
+    with opened(there / "late") as late:
+        os.write(late, b"before")
+        with raises(Code.FAILED_PRECONDITION, "in use on node a1 in r1/a"):
+            await b.stage(id, capability)
+        machine.take({"a": ["b"]})
+        found = await used(b, id, capability)
+        assert (found / "marker").read_text() == "from a"
+        assert (found / "late").read_text() == "before"
+        with pytest.raises(OSError, match="Errno") as refused:
+            os.write(late, b"after")
+        assert refused.value.errno in (errno.EIO, errno.ESHUTDOWN, errno.EROFS)
+        assert mounts.at(there) is None
+        (found / "marker").write_text("from b")
+    assert (found / "late").read_text() == "before"
+
+    machine.take({})
+    with raises(Code.FAILED_PRECONDITION, "in use on node b1 in r1/b"):
+        await a.stage(id, capability)
+    await released(a, id)
+    assert (found / "marker").read_text() == "from b"
+    await released(b, id)
+    again = await used(a, id, capability)
+    assert (again / "marker").read_text() == "from b"
+    await released(a, id)
+    await a.delete(id)
+
+
+async def test_what_is_written_to_a_fenced_device_reaches_nobody(machine: Machine) -> None:
+    """Who holds the old device writes into a file that nobody else will ever see."""
+    capability = block_capability()
+    a, b = machine.node("a1"), machine.node("b1")
+    id = await volume(a, capability)
+    there = await used(a, id, capability)
+    with opened(there, device=True) as late:
+        os.pwrite(late, b"a" * 4096, 0)
+        os.fsync(late)
+        machine.take({"a": ["b"]})
+        found = await used(b, id, capability)
+        with opened(found, device=True) as device:
+            assert os.pread(device, 4096, 0) == b"a" * 4096
+        try:
+            os.pwrite(late, b"x" * 4096, 0)
+            os.fsync(late)
+        except OSError as error:
+            assert error.errno in (errno.EIO, errno.ENOSPC, errno.ENXIO)
+        with opened(found, device=True) as device:
+            os.posix_fadvise(device, 0, 0, os.POSIX_FADV_DONTNEED)
+            assert os.pread(device, 4096, 0) == b"a" * 4096
+        # The dead node comes back and tidies up: the device of b stays.
+        await released(a, id)
+        with opened(found, device=True) as device:
+            os.pwrite(device, b"b" * 4096, 0)
+            os.fsync(device)
+    await released(b, id)
+    again = await used(a, id, capability)
+    with opened(again, device=True) as device:
+        assert os.pread(device, 4096, 0) == b"b" * 4096
+    await released(a, id)
+    await a.delete(id)
+
+
+async def test_a_fenced_node_shows_no_pod_the_device_of_another(machine: Machine) -> None:
+    """A further pod on the node that was shut out does not get the device of who took over."""
+    capability = block_capability()
+    a, b = machine.node("a1"), machine.node("b1")
+    id = await volume(a, capability)
+    await used(a, id, capability)
+    machine.take({"a": ["b"]})
+    await used(b, id, capability)
+    await a.unpublish(id)
+    with raises(Code.FAILED_PRECONDITION, "another node took the volume"):
+        await a.publish(id, capability)
+    await released(a, id)
+    await released(b, id)
+    await a.delete(id)
+
+
+async def test_a_volume_is_not_unstaged_while_another_node_stages_it(machine: Machine) -> None:
+    """Who comes second is told to ask again: a device that was just attached stays."""
+    capability = block_capability()
+    a = machine.node("a1")
+    id = await volume(a, capability)
+    await a.stage(id, capability)
+    entry = machine.data.journal.find(Stored.VOLUME, "v")
+    assert entry is not None
+    with (
+        machine.data.locks.held(mount_lock(entry)),
+        raises(Code.ABORTED, "another call is at work"),
+    ):
+        await a.unstage(id)
+    await a.unstage(id)
+    await a.delete(id)
+
+
+async def test_only_a_dead_holder_is_fenced(machine: Machine) -> None:
+    """Who stands in is alive: neither a third zone nor home takes the volume from it."""
+    capability = mount_capability()
+    a, b, c = machine.node("a1"), machine.node("b1"), machine.node("c1")
+    id = await volume(a, capability)
+    machine.take({"a": ["b", "c"]})
+    there = await used(b, id, capability)
+    (there / "marker").write_text("from b")
+    for other in (c, a):
+        with raises(Code.FAILED_PRECONDITION, "in use on node b1"):
+            await other.stage(id, capability)
+    machine.take({"a": ["c"], "b": ["c"]})
+    found = await used(c, id, capability)
+    assert (found / "marker").read_text() == "from b"
+    await released(b, id)
+    await released(c, id)
+    await a.delete(id)
+
+
+async def test_a_taken_node_fences_nobody(machine: Machine) -> None:
+    """A node of the failed domain itself does not take a volume from its neighbour."""
+    capability = mount_capability()
+    a, other = machine.node("a1"), machine.node("a2")
+    id = await volume(a, capability)
+    await used(a, id, capability)
+    machine.take({"a": ["b"]})
+    with raises(Code.FAILED_PRECONDITION, "taken over itself"):
+        await other.stage(id, capability)
+    await released(a, id)
+    await other.stage(id, capability)
+    await other.unstage(id)
+    await a.delete(id)
+
+
+async def test_after_a_fence_nothing_is_left(machine: Machine) -> None:
+    """No device, no mount, no second file stays once everybody has let go."""
+    with ExitStack() as held:
+        a, b = machine.node("a1"), machine.node("b1")
+        id = await volume(a, mount_capability())
+        there = await used(a, id, mount_capability())
+        held.enter_context(opened(there / "late"))
+        machine.take({"r1/a": ["all"]})
+        await used(b, id, mount_capability())
+        await released(b, id)
+    await released(a, id)
+    (image,) = (machine.folder / "data" / "pools" / "pool-a").iterdir()
+    assert loops.find(image, deleted=True) == []
+    await a.delete(id)
+    assert [*(machine.folder / "data" / "pools" / "pool-a").iterdir()] == []

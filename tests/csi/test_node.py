@@ -1,0 +1,513 @@
+"""Volumes on a node, as root: devices, file systems and folders at paths, nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.csi.scene import (
+    MIB,
+    Caller,
+    Mode,
+    block_capability,
+    calling,
+    config,
+    driver,
+    mount_capability,
+    of_snapshot,
+    of_volume,
+    pool,
+    refused,
+)
+
+from zonewise.csi.backends.embedded import filesystems, loops, mounts
+from zonewise.csi.protocol import csi_pb2 as csi
+from zonewise.csi.status import Code, CsiError
+from zonewise.csi.transport import methods
+from zonewise.csi.transport.client import InProcessClient
+
+XFS = 300 * MIB
+SHARED = mount_capability(Mode.MULTI_NODE_MULTI_WRITER)
+
+
+@pytest.fixture
+def caller(tmp_path: Path) -> Iterator[Caller]:
+    with calling(tmp_path, config(pool("pool-a", "a", "8Gi"))) as made:
+        yield made
+
+
+async def used(caller: Caller, id: str, capability: csi.VolumeCapability | None = None) -> Path:
+    """A volume at the usual paths."""
+    await caller.stage(id, capability)
+    return await caller.publish(id, capability)
+
+
+async def released(caller: Caller, id: str) -> None:
+    """A volume nowhere any more."""
+    await caller.unpublish(id)
+    await caller.unstage(id)
+
+
+def image(caller: Caller) -> Path:
+    """The only image."""
+    (found,) = (caller.folder / "data" / "pools").glob("*/vol-*")
+    return found
+
+
+@pytest.mark.parametrize(
+    ("capability", "size", "kind"),
+    [
+        (mount_capability(), 16 * MIB, "ext4"),
+        (mount_capability(fs_type="ext4", flags=["noatime"]), 16 * MIB, "ext4"),
+        (mount_capability(fs_type="xfs"), 16 * MIB, "xfs"),
+        (SHARED, 16 * MIB, ""),
+    ],
+)
+async def test_what_is_written_survives_a_move_to_other_paths(
+    caller: Caller, capability: csi.VolumeCapability, size: int, kind: str
+) -> None:
+    """A file written by one pod is read by the next, whatever holds it."""
+    volume = await caller.create("v", size=size, capability=capability)
+    target = await used(caller, volume.volume_id, capability)
+    found = mounts.at(target)
+    assert found is not None
+    assert not kind or found.file_system == kind
+    (target / "marker").write_text("here")
+    await released(caller, volume.volume_id)
+    assert not target.exists()
+    elsewhere, other = caller.folder / "s2", caller.folder / "t2"
+    await caller.stage(volume.volume_id, capability, elsewhere)
+    await caller.publish(volume.volume_id, capability, target=other, staging=elsewhere)
+    assert (other / "marker").read_text() == "here"
+    await caller.unpublish(volume.volume_id, other)
+    await caller.unstage(volume.volume_id, elsewhere)
+    await caller.delete(volume.volume_id)
+
+
+async def test_a_block_volume_is_a_device_at_the_path(caller: Caller) -> None:
+    """The path is a block device of the right size, and what is written to it stays."""
+    capability = block_capability()
+    volume = await caller.create("v", capability=capability)
+    target = await used(caller, volume.volume_id, capability)
+    assert stat.S_ISBLK(target.stat().st_mode)
+    with target.open("r+b", buffering=0) as device:
+        assert device.seek(0, os.SEEK_END) == 16 * MIB
+        device.seek(0)
+        device.write(b"x" * 4096)
+        os.fsync(device.fileno())
+    (usage,) = await caller.stats(volume.volume_id)
+    assert usage.total == 16 * MIB
+    await released(caller, volume.volume_id)
+    with image(caller).open("rb") as file:
+        assert file.read(4096) == b"x" * 4096
+    await caller.delete(volume.volume_id)
+
+
+async def test_every_node_call_may_be_repeated(caller: Caller) -> None:
+    """Stage, publish, unpublish and unstage twice each are as once."""
+    for capability in (mount_capability(), block_capability(), SHARED):
+        name = capability.WhichOneof("access_type") + str(capability.access_mode.mode)
+        volume = await caller.create(name, capability=capability)
+        for _ in range(2):
+            await caller.stage(volume.volume_id, capability)
+        for _ in range(2):
+            await caller.publish(volume.volume_id, capability)
+        assert len([one for one in mounts.table() if one.target == caller.target]) == 1
+        for _ in range(2):
+            await caller.unpublish(volume.volume_id)
+        for _ in range(2):
+            await caller.unstage(volume.volume_id)
+        await caller.delete(volume.volume_id)
+
+
+async def test_a_volume_in_use_is_not_deleted(caller: Caller) -> None:
+    """FAILED_PRECONDITION while it is staged; afterwards it goes."""
+    for number, capability in enumerate((mount_capability(), block_capability(), SHARED)):
+        volume = await caller.create(f"v{number}", capability=capability)
+        await caller.stage(volume.volume_id, capability)
+        assert await refused(caller.delete(volume.volume_id)) is Code.FAILED_PRECONDITION
+        await caller.unstage(volume.volume_id)
+        await caller.delete(volume.volume_id)
+
+
+async def test_a_read_only_publish_cannot_be_written(caller: Caller) -> None:
+    """The kernel refuses writes through the read-only path, and only there."""
+    volume = await caller.create("v")
+    await caller.stage(volume.volume_id)
+    reading = await caller.publish(volume.volume_id, target=caller.folder / "r", readonly=True)
+    writing = await caller.publish(volume.volume_id, target=caller.folder / "w")
+    (writing / "file").write_text("x")
+    assert (reading / "file").read_text() == "x"
+    with pytest.raises(OSError, match="Read-only"):
+        (reading / "other").touch()
+    code = await refused(caller.publish(volume.volume_id, target=reading))
+    assert code is Code.ALREADY_EXISTS
+    for target in (reading, writing):
+        await caller.unpublish(volume.volume_id, target)
+    await caller.unstage(volume.volume_id)
+
+
+async def test_a_single_writer_has_one_path(caller: Caller) -> None:
+    """A second target of a SINGLE_NODE_SINGLE_WRITER volume is refused."""
+    for number, make in enumerate((mount_capability, block_capability)):
+        capability = make(Mode.SINGLE_NODE_SINGLE_WRITER)
+        volume = await caller.create(f"v{number}", capability=capability)
+        await used(caller, volume.volume_id, capability)
+        second = caller.publish(volume.volume_id, capability, target=caller.folder / "second")
+        assert await refused(second) is Code.FAILED_PRECONDITION
+        await released(caller, volume.volume_id)
+
+
+async def test_two_staging_paths_never_mount_one_image_twice(caller: Caller) -> None:
+    """On one machine a volume that is staged for one node is not mounted for another."""
+    volume = await caller.create("v")
+    await caller.stage(volume.volume_id)
+    second = caller.stage(volume.volume_id, staging=caller.folder / "other")
+    assert await refused(second) is Code.FAILED_PRECONDITION
+    await caller.unstage(volume.volume_id)
+
+
+async def test_publishing_needs_staging(caller: Caller) -> None:
+    """A volume that is not staged at the path is FAILED_PRECONDITION, and no path is made."""
+    for number, capability in enumerate((mount_capability(), block_capability())):
+        volume = await caller.create(f"v{number}", capability=capability)
+        code = await refused(caller.publish(volume.volume_id, capability))
+        assert code is Code.FAILED_PRECONDITION
+    assert not caller.target.exists()
+
+
+async def test_what_is_not_ours_is_left_alone(caller: Caller) -> None:
+    """Files at a target that is not mounted, and unknown data on an image, are not destroyed."""
+    volume = await caller.create("v")
+    caller.target.mkdir()
+    (caller.target / "precious").write_text("x")
+    assert await refused(caller.unpublish(volume.volume_id)) is Code.FAILED_PRECONDITION
+    with image(caller).open("r+b") as file:
+        file.write(b"somebody's data")
+    assert await refused(caller.stage(volume.volume_id)) is Code.FAILED_PRECONDITION
+    assert image(caller).read_bytes()[:15] == b"somebody's data"
+    assert (caller.target / "precious").read_text() == "x"
+
+
+async def test_a_killed_mkfs_leaves_an_empty_image(caller: Caller) -> None:
+    """What a killed stage left beside the image is replaced, counted nowhere, and goes with it."""
+    volume = await caller.create("v")
+    half = image(caller)
+    half.with_name(half.name + ".mkfs").write_bytes(b"half a file system")
+    target = await used(caller, volume.volume_id)
+    assert mounts.at(target) is not None
+    assert [path.name for path in half.parent.iterdir()] == [half.name]
+    await released(caller, volume.volume_id)
+    half.with_name(half.name + ".mkfs").write_bytes(b"again")
+    await caller.delete(volume.volume_id)
+    assert list(half.parent.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("capability", "size"),
+    [
+        (mount_capability(fs_type="ext4"), 64 * MIB),
+        (mount_capability(fs_type="xfs"), XFS),
+        (block_capability(), 64 * MIB),
+    ],
+)
+async def test_a_published_volume_grows(
+    caller: Caller, capability: csi.VolumeCapability, size: int
+) -> None:
+    """Controller, then node: device and file system are larger, and the files are there."""
+    volume = await caller.create("v", size=size, capability=capability)
+    target = await used(caller, volume.volume_id, capability)
+    block = capability.HasField("block")
+    if not block:
+        (target / "file").write_text("x")
+    answer = await caller.expand(volume.volume_id, 2 * size)
+    assert (answer.capacity_bytes, answer.node_expansion_required) == (2 * size, True)
+    assert await caller.node_expand(volume.volume_id) == 2 * size
+    usage = (await caller.stats(volume.volume_id))[0]
+    assert usage.total == 2 * size if block else usage.total > 1.6 * size
+    if not block:
+        assert (target / "file").read_text() == "x"
+    assert await caller.node_expand(volume.volume_id) == 2 * size
+    await released(caller, volume.volume_id)
+
+
+async def test_a_file_system_that_is_in_use_is_not_taken_away_to_grow(
+    caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where ext4 cannot grow mounted, an open file makes it wait for the next stage."""
+    monkeypatch.setattr(filesystems, "grow_mounted", lambda *_: False)
+    volume = await caller.create("v", size=64 * MIB)
+    target = await used(caller, volume.volume_id)
+    before = (await caller.stats(volume.volume_id))[0].total
+    await caller.expand(volume.volume_id, 128 * MIB)
+    with (target / "open").open("w") as file:
+        code = await refused(caller.node_expand(volume.volume_id))
+        assert code is Code.FAILED_PRECONDITION
+        file.write("still here")
+    assert (target / "open").read_text() == "still here"
+    assert (await caller.stats(volume.volume_id))[0].total == before
+    await released(caller, volume.volume_id)
+    await used(caller, volume.volume_id)
+    assert (await caller.stats(volume.volume_id))[0].total > 1.6 * before
+    await released(caller, volume.volume_id)
+
+
+@pytest.mark.parametrize(("fs_type", "size"), [("ext4", 32 * MIB), ("xfs", XFS)])
+async def test_copies_of_a_mounted_volume_mount_beside_it(
+    caller: Caller, fs_type: str, size: int
+) -> None:
+    """Snapshot and clone are taken under writers, restored larger, and used at the same time."""
+    capability = mount_capability(fs_type=fs_type)
+    volume = await caller.create("v", size=size, capability=capability)
+    target = await used(caller, volume.volume_id, capability)
+    (target / "file").write_text("x" * 1000)
+    snapshot = await caller.snapshot("s", volume.volume_id)
+    restored = await caller.create(
+        "r", size=2 * size, capability=capability, source=of_snapshot(snapshot.snapshot_id)
+    )
+    clone = await caller.create(
+        "c", size=size, capability=mount_capability(), source=of_volume(volume.volume_id)
+    )
+    for number, (one, least) in enumerate(((restored, 1.6 * size), (clone, 0.7 * size))):
+        staging, path = caller.folder / f"s{number}", caller.folder / f"t{number}"
+        await caller.stage(one.volume_id, staging=staging)
+        await caller.publish(one.volume_id, target=path, staging=staging)
+        assert (path / "file").read_text() == "x" * 1000
+        assert (await caller.stats(one.volume_id, path))[0].total > least
+        await caller.unpublish(one.volume_id, path)
+        await caller.unstage(one.volume_id, staging)
+    (target / "more").write_text("it is not frozen any more")
+    await released(caller, volume.volume_id)
+
+
+async def test_a_copy_is_not_smaller_than_its_source(caller: Caller) -> None:
+    """OUT_OF_RANGE for a smaller clone, and for a limit below what the file system needs."""
+    volume = await caller.create("v", size=32 * MIB)
+    source = of_volume(volume.volume_id)
+    assert await refused(caller.create("c", size=16 * MIB, source=source)) is Code.OUT_OF_RANGE
+    small = caller.create(
+        "x", size=16 * MIB, limit=32 * MIB, capability=mount_capability(fs_type="xfs")
+    )
+    assert await refused(small) is Code.OUT_OF_RANGE
+
+
+async def test_a_frozen_file_system_is_thawed_by_the_next_start(caller: Caller) -> None:
+    """A controller that was killed during a copy holds up nobody after its restart."""
+    from zonewise.csi.backends.embedded import copies
+
+    volume = await caller.create("v")
+    target = await used(caller, volume.volume_id)
+    freeze = copies.frozen([target])
+    freeze.__enter__()
+    with driver(caller.folder) as again:
+        assert again.calls is not None
+        (target / "file").write_text("written")
+    freeze.__exit__(None, None, None)
+    await released(caller, volume.volume_id)
+
+
+async def test_stats_and_expand_know_where_a_volume_is(caller: Caller) -> None:
+    """NOT_FOUND for an unknown volume and for a path where it is not."""
+    volume = await caller.create("v")
+    await used(caller, volume.volume_id)
+    assert {one.unit for one in await caller.stats(volume.volume_id)} == {1, 2}
+    elsewhere = caller.folder
+    for call in (caller.stats, caller.node_expand):
+        assert await refused(call(volume.volume_id, elsewhere)) is Code.NOT_FOUND
+        assert await refused(call("nothing", caller.target)) is Code.NOT_FOUND
+        assert await refused(call("", caller.target)) is Code.INVALID_ARGUMENT
+    await released(caller, volume.volume_id)
+
+
+async def test_devices_are_found_again_after_a_restart(tmp_path: Path) -> None:
+    """A node that was killed with a staged device unstages it as if nothing had happened."""
+    capability = block_capability()
+    with driver(tmp_path) as first:
+        caller = Caller(InProcessClient(first.calls), tmp_path)
+        volume = await caller.create("v", capability=capability)
+        await used(caller, volume.volume_id, capability)
+    with calling(tmp_path) as caller:
+        assert len(loops.find(image(caller))) == 1
+        await released(caller, volume.volume_id)
+        assert loops.find(image(caller)) == []
+
+
+async def test_bad_node_requests_are_refused(caller: Caller) -> None:
+    """Missing fields, relative paths and unknown volumes each have their code."""
+    volume = await caller.create("v")
+    call, id, path = caller.client.call, volume.volume_id, str(caller.target)
+    capability = mount_capability()
+    stage, publish = csi.NodeStageVolumeRequest, csi.NodePublishVolumeRequest
+    for request in (
+        stage(staging_target_path=path, volume_capability=capability),
+        stage(volume_id=id, volume_capability=capability),
+        stage(volume_id=id, staging_target_path=path),
+        stage(volume_id=id, staging_target_path="relative", volume_capability=capability),
+        stage(volume_id=id, staging_target_path=path, volume_capability=block_capability()),
+    ):
+        assert await refused(call(methods.NODE_STAGE_VOLUME, request)) is Code.INVALID_ARGUMENT
+    unknown = stage(volume_id="x", staging_target_path=path, volume_capability=capability)
+    assert await refused(call(methods.NODE_STAGE_VOLUME, unknown)) is Code.NOT_FOUND
+    without = publish(volume_id=id, target_path=path, volume_capability=capability)
+    code = await refused(call(methods.NODE_PUBLISH_VOLUME, without))
+    assert code is Code.FAILED_PRECONDITION
+    bad = mount_capability(flags=["no-such-option"])
+    assert await refused(caller.stage(id, bad)) is Code.INVALID_ARGUMENT
+
+
+async def test_a_full_disk_leaves_nothing_of_a_copy(tmp_path: Path) -> None:
+    """A disk that ends before the pool does: RESOURCE_EXHAUSTED, no file, no promise."""
+    data = tmp_path / "data"
+    data.mkdir()
+    mounts.mount(Path("none"), data, "tmpfs", ["size=8m"])
+    try:
+        with driver(tmp_path, config(pool("pool-a", "a", "1Gi"))) as made:
+            caller = Caller(InProcessClient(made.calls), tmp_path)
+            volume = await caller.create("v", capability=block_capability())
+            with image(caller).open("r+b") as file:
+                file.write(os.urandom(5 * MIB))
+            before = await caller.free()
+            assert await refused(caller.snapshot("s", volume.volume_id)) is Code.RESOURCE_EXHAUSTED
+            assert await caller.free() == before
+            assert not list(data.glob("pools/*/snap-*"))
+            await caller.delete(volume.volume_id)
+    finally:
+        mounts.unmount(data)
+
+
+async def test_blocks_are_shared_where_the_file_system_can(tmp_path: Path) -> None:
+    """On xfs with reflink a clone of a full image takes no second room."""
+    disk, data = tmp_path / "disk", tmp_path / "data"
+    data.mkdir()
+    with disk.open("wb") as file:
+        file.truncate(XFS)
+    filesystems.make("xfs", disk)
+    with loops.attached(disk) as device:
+        mounts.mount(device, data, "xfs", [])
+    try:
+        with driver(tmp_path, config(pool("pool-a", "a", "1Gi"))) as made:
+            caller = Caller(InProcessClient(made.calls), tmp_path)
+            capability = block_capability()
+            volume = await caller.create("v", size=64 * MIB, capability=capability)
+            with image(caller).open("r+b") as file:
+                file.write(os.urandom(64 * MIB))
+                os.fsync(file.fileno())
+            free = os.statvfs(data).f_bavail
+            await caller.create(
+                "c", size=64 * MIB, capability=capability, source=of_volume(volume.volume_id)
+            )
+            assert (free - os.statvfs(data).f_bavail) * 4096 < 8 * MIB
+    finally:
+        mounts.unmount(data)
+
+
+async def test_what_others_mounted_is_left_alone(caller: Caller, tmp_path: Path) -> None:
+    """A wrong path does not cost somebody else a mount."""
+    id = (await caller.create("v")).volume_id
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    mounts.mount(Path("none"), foreign, "tmpfs", ())
+    try:
+        assert await refused(caller.unpublish(id, foreign)) is Code.FAILED_PRECONDITION
+        assert await refused(caller.unstage(id, foreign)) is Code.FAILED_PRECONDITION
+        assert mounts.at(foreign) is not None
+    finally:
+        mounts.unmount(foreign)
+
+
+async def test_nothing_is_mounted_through_a_link(caller: Caller, tmp_path: Path) -> None:
+    """When the link goes the mount would stay; files in the place of folders are told as well."""
+    id = (await caller.create("v")).volume_id
+    behind = tmp_path / "behind"
+    behind.mkdir()
+    link, dangling, file = tmp_path / "link", tmp_path / "dangling", tmp_path / "file"
+    link.symlink_to(behind)
+    dangling.symlink_to(tmp_path / "nowhere")
+    file.write_text("mine")
+    wrong = (link, dangling, file, file / "below")
+    for path in wrong:
+        assert await refused(caller.stage(id, staging=path)) is Code.FAILED_PRECONDITION
+    long = tmp_path / ("x" * 300)
+    assert await refused(caller.stage(id, staging=long)) is Code.INVALID_ARGUMENT
+    await caller.stage(id)
+    for path in wrong:
+        assert await refused(caller.publish(id, target=path)) is Code.FAILED_PRECONDITION
+    await caller.unstage(id)
+    assert mounts.at(behind) is None
+    assert file.read_text() == "mine"
+
+
+@pytest.mark.parametrize("where", ["data", "data/pools", "data/pools/pool-a/x", "."])
+@pytest.mark.parametrize("capability", [mount_capability(), SHARED, block_capability()])
+async def test_nothing_is_mounted_over_the_drivers_own_data(
+    caller: Caller, tmp_path: Path, where: str, capability: csi.VolumeCapability
+) -> None:
+    """One wrong path must not hide all other volumes."""
+    path = tmp_path / where
+    made = await caller.create("v", capability=capability)
+    if capability.HasField("mount"):
+        assert await refused(caller.stage(made.volume_id, capability, path)) is (
+            Code.INVALID_ARGUMENT
+        )
+    await caller.stage(made.volume_id, capability)
+    with pytest.raises(CsiError, match="own data"):
+        await caller.publish(made.volume_id, capability, target=path)
+    await caller.unstage(made.volume_id)
+    await caller.delete(made.volume_id)
+
+
+async def test_what_is_no_empty_file_is_not_removed(caller: Caller, tmp_path: Path) -> None:
+    """A pipe or a device at a wrong path has no size either, and is not ours."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    assert await refused(caller.unpublish("vol-x", pipe)) is Code.FAILED_PRECONDITION
+    assert pipe.is_fifo()
+
+
+async def test_paths_that_cannot_be(caller: Caller, tmp_path: Path) -> None:
+    """Too long a path is told; below a file there is nothing to take away."""
+    made = await caller.create("v")
+    for text in ("/" + "a" * 256, "/a" * 2048):
+        for call in (
+            caller.stage(made.volume_id, staging=Path(text)),
+            caller.unstage(made.volume_id, Path(text)),
+            caller.unpublish(made.volume_id, Path(text)),
+            caller.stats(made.volume_id, Path(text)),
+        ):
+            assert await refused(call) is Code.INVALID_ARGUMENT
+    (tmp_path / "file").write_text("x")
+    await caller.unpublish(made.volume_id, tmp_path / "file" / "below")
+    await caller.delete(made.volume_id)
+
+
+async def test_a_refused_staging_makes_no_folder(caller: Caller, tmp_path: Path) -> None:
+    """Nothing is left at the path."""
+    id = (await caller.create("v")).volume_id
+    await caller.stage(id)
+    second = tmp_path / "second"
+    assert await refused(caller.stage(id, staging=second)) is Code.FAILED_PRECONDITION
+    assert not second.exists()
+    await caller.unstage(id)
+
+
+async def test_texts_with_a_null_are_refused(caller: Caller) -> None:
+    """The kernel would read only what is before it."""
+    id = (await caller.create("v")).volume_id
+    capability = mount_capability(flags=["ro\0x"])
+    assert await refused(caller.stage(id, capability)) is Code.INVALID_ARGUMENT
+    assert await refused(caller.stats(id, Path("/a\0b"))) is Code.INVALID_ARGUMENT
+
+
+async def test_a_device_that_was_read_only_can_be_written_by_the_next(caller: Caller) -> None:
+    """What the kernel refused for one volume it does not refuse for another on the same device."""
+    reading = block_capability(Mode.SINGLE_NODE_READER_ONLY)
+    first = await caller.create("first", capability=reading)
+    await used(caller, first.volume_id, reading)
+    await released(caller, first.volume_id)
+    second = await caller.create("second")
+    target = await used(caller, second.volume_id)
+    (target / "file").write_text("x")
+    await released(caller, second.volume_id)

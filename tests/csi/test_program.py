@@ -1,0 +1,309 @@
+"""``zonewise csi`` as a program: how it starts, what it reads again, what ``check`` finds."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+from tests.apiserver.program import running as api_running
+from tests.csi.scene import (
+    DRIVER,
+    LABELS,
+    MIB,
+    Caller,
+    Program,
+    calling,
+    config,
+    place,
+    pool,
+    refused,
+    requirement,
+    running,
+)
+
+from zonewise.api.errors import ConfigError
+from zonewise.cli.main import main
+from zonewise.csi.config_file import ConfigFile
+from zonewise.csi.protocol import csi_pb2 as csi
+from zonewise.csi.status import Code, CsiError
+from zonewise.csi.transport import methods
+from zonewise.storage.domains import parse_domain_labels
+
+A, B = place("a"), place("b")
+
+
+async def until(condition: Callable[[], bool | Awaitable[bool]]) -> None:
+    """Wait for something that the program does by itself."""
+    while True:
+        found = condition()
+        if found if isinstance(found, bool) else await found:
+            return
+        await asyncio.sleep(0.05)
+
+
+GOOD = {
+    "--endpoint": "unix:///SOCKET",
+    "--node-id": "n1",
+    "--config": "CONFIG",
+    "--data": "DATA",
+    "--drivername": DRIVER,
+    "--domain-labels": LABELS,
+    "--orchestrator": "none",
+    "--domain": "region=r1;zone=a",
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"--endpoint": "tcp://1.2.3.4:5"}, "unix:///"),
+        ({"--endpoint": None}, "--endpoint"),
+        ({"--node-id": None}, "--node-id"),
+        ({"--config": None}, "--config"),
+        ({"--config": "/nowhere/config.json"}, "/nowhere/config.json"),
+        ({"--domain-labels": "a.io/zone;a.io/zone"}, "twice"),
+        ({"--domain-labels": "a.io/zone;b.io/zone"}, "a.io/zone"),
+        ({"--domain-labels": "a.io/zone;"}, "--domain-labels"),
+        ({"--drivername": "x" * 54 + ".io"}, "63"),
+        ({"--drivername": "ends.in.1"}, "--drivername"),
+        ({"--domain": None}, "--domain"),
+        ({"--domain": "zone=a"}, "region"),
+        ({"--domain": "region=r1;zone=" + "x" * 64}, "zone"),
+        ({"--domain": "region=r1;zone=a;rack=1"}, "rack"),
+        ({"--orchestrator": "kubernetes"}, "--orchestrator"),
+        ({"--orchestrator": "nomad"}, "--orchestrator"),
+        ({"--backend": "ceph-rbd"}, "ceph-rbd"),
+        ({"--data": "/dev/null/x"}, "--data"),
+        ({"config": "{"}, "config.json"),
+        ({"config": '{"version":3}'}, "version"),
+        ({"config": '{"version":2,"pools":[{"poolName":"a"}]}'}, "capacity"),
+        ({"config": '{"version":2,"colour":1}'}, "colour"),
+    ],
+)
+def test_a_bad_start_is_one_sentence_and_exit_2(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    change: dict[str, str | None],
+    word: str,
+) -> None:
+    """Whatever is wrong with flags or file is said at once, and nothing is made."""
+    (tmp_path / "config.json").write_text(change.pop("config", None) or config())
+    paths = {"unix:///SOCKET": f"unix://{tmp_path}/s", "CONFIG": f"{tmp_path}/config.json"}
+    paths["DATA"] = f"{tmp_path}/data"
+    flags = {**GOOD, **change}
+    arguments = [
+        part
+        for name, value in flags.items()
+        if value is not None
+        for part in (name, paths.get(value, value))
+    ]
+    assert main(["csi", *arguments]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert word in said
+    assert not (tmp_path / "s").exists()
+    assert not (tmp_path / "data").exists()
+
+
+async def test_the_driver_starts_serves_and_stops(tmp_path: Path) -> None:
+    """All three services answer behind one socket; SIGTERM ends it with 0 and no socket."""
+    program = Program(tmp_path)
+    async with running(program) as caller:
+        volume = await caller.create("v", topology=requirement([A]))
+        info = await caller.client.call(methods.NODE_GET_INFO, csi.NodeGetInfoRequest())
+        assert dict(info.accessible_topology.segments) == A
+        await caller.stage(volume.volume_id)
+        await caller.unstage(volume.volume_id)
+        assert program.stop() == 0
+    assert not program.socket.exists()
+    code, report = program.check()
+    assert (code, report["orphans"], report["missing"], report["snapshots"]) == (0, [], [], [])
+    assert report["volumes"] == [
+        {
+            "id": volume.volume_id,
+            "name": "v",
+            "pool": "pool-a",
+            "state": "created",
+            "bytes": 16 * MIB,
+        }
+    ]
+
+
+async def test_check_finds_what_does_not_agree(tmp_path: Path) -> None:
+    """An image that nobody knows and an entry without one are findings, and stay as they are."""
+    program = Program(tmp_path)
+    program.config.write_text(config())
+    with calling(tmp_path, privileged=False) as caller:
+        volume = await caller.create("v", topology=requirement([A]))
+    pools = program.data / "pools"
+    (kept,) = pools.glob("*/vol-*")
+    stray = kept.with_name("vol-" + "0" * 32 + ".img")
+    stray.write_bytes(b"x")
+    kept.rmdir()
+    code, report = program.check()
+    assert code == 1
+    assert [one["id"] for one in report["missing"]] == [volume.volume_id]
+    assert [one["uuid"] for one in report["orphans"]] == ["0" * 32]
+    assert stray.exists()
+
+
+def test_check_says_what_it_needs(tmp_path: Path) -> None:
+    """No folder and no configuration are exit 2."""
+    for arguments in (["--config", "/nowhere"], ["--config", __file__], []):
+        done = subprocess.run(
+            [sys.executable, "-m", "zonewise", "csi", "check", *arguments, "--data", str(tmp_path)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+
+
+async def test_a_changed_file_is_read_while_the_driver_runs(tmp_path: Path) -> None:
+    """A pool that is added is used; a broken file keeps the last good one and is told about."""
+    program = Program(tmp_path)
+    program.config.write_text(config(pool("pool-a", "a", "64Mi")))
+    async with running(program) as caller:
+        assert await caller.free() == 64 * MIB
+        program.config.write_text(config(pool("pool-a", "a", "64Mi"), pool("pool-b", "b", "32Mi")))
+        await until_free(caller, 96 * MIB)
+        assert (await caller.create("v", topology=requirement([B]))).volume_context[
+            "pool"
+        ] == "pool-b"
+        program.config.write_text('{"version":2,"pools":[')
+        await until(lambda: "the configuration stays as it was" in program.log)
+        assert await caller.free() == 80 * MIB
+        program.config.write_text(config(pool("pool-a", "a", "64Mi")))
+        await until_free(caller, 64 * MIB)
+    assert program.log.count("the configuration stays as it was") == 1
+
+
+async def until_free(caller: Caller, bytes: int) -> None:
+    """Wait until so much is free."""
+
+    async def reached() -> bool:
+        return await caller.free() == bytes
+
+    await until(reached)
+
+
+def test_the_swap_of_a_config_map_is_seen(tmp_path: Path) -> None:
+    """A ConfigMap changes by a link two folders up; the path of the file stays the same."""
+    for number, capacity in enumerate(("1Gi", "2Gi")):
+        (tmp_path / f"..{number}").mkdir()
+        (tmp_path / f"..{number}" / "config.json").write_text(config(pool("p", "a", capacity)))
+    data = tmp_path / "..data"
+    data.symlink_to("..0")
+    (tmp_path / "config.json").symlink_to("..data/config.json")
+    file = ConfigFile(tmp_path / "config.json", parse_domain_labels(LABELS, DRIVER))
+    seen: list[int] = []
+    file.on_change(lambda found: seen.append(found.states["p"].capacity))
+    file.look()
+    assert seen == []
+    (tmp_path / "..new").symlink_to("..1")
+    (tmp_path / "..new").rename(data)
+    shutil.rmtree(tmp_path / "..0")
+    file.look()
+    assert seen == [2 << 30]
+    (tmp_path / "config.json").unlink()
+    file.look()
+    assert file.problem is not None
+    assert file.current.states["p"].capacity == 2 << 30
+    (tmp_path / "config.json").write_text(config(pool("p", "a", "2Gi")))
+    file.look()
+    assert not file.problem
+    assert seen == [2 << 30]
+
+
+def test_a_configuration_may_come_later(tmp_path: Path) -> None:
+    """Until its file is there nothing is known and nothing wrong; a wrong folder is refused."""
+    labels = parse_domain_labels(LABELS, DRIVER)
+    path = tmp_path / "config.json"
+    file = ConfigFile(path, labels, may_come=True)
+    news: list[bool] = []
+    file.on_news(lambda: news.append(file.known))
+    file.look()
+    assert (file.known, file.problem, file.current.pools, news) == (False, None, (), [])
+    path.write_text('{"version": 2}')
+    file.look()
+    assert (file.known, file.problem, news) == (True, None, [True])
+    path.write_text(config(pool("p", "a", "1Gi")))
+    file.look()
+    assert [one.name for one in file.current.pools] == ["p"]
+    for wrong, may_come in ((tmp_path / "none" / "config.json", True), (tmp_path / "x", False)):
+        with pytest.raises(ConfigError):
+            ConfigFile(wrong, labels, may_come=may_come)
+
+
+async def test_labels_are_waited_for_and_followed(tmp_path: Path) -> None:
+    """Without its label a node is not ready and says so; its value is told when it comes."""
+    with api_running(tmp_path / "api") as api:
+        labels = {"example.com/region": "r1"}
+        node = {"metadata": {"name": "node-1", "labels": labels}}
+        kubeconfig = str(tmp_path / "api" / "kubeconfig")
+        program = Program(
+            tmp_path, domain=("--orchestrator", "kubernetes", "--kubeconfig", kubeconfig)
+        )
+        async with running(program) as caller:
+            api.ask("POST", "/api/v1/nodes", node)
+            await until(lambda: "waiting for label example.com/zone" in program.log)
+            probe = await caller.client.call(methods.PROBE, csi.ProbeRequest())
+            assert not probe.ready.value
+            asked = caller.client.call(methods.NODE_GET_INFO, csi.NodeGetInfoRequest())
+            assert await refused(asked) is Code.UNAVAILABLE
+            for zone in ("a", "b"):
+                node = api.ask("GET", "/api/v1/nodes/node-1")
+                node["metadata"]["labels"]["example.com/zone"] = zone
+                api.ask("PUT", "/api/v1/nodes/node-1", node)
+                await until(partial(told, caller, place(zone)))
+            probe = await caller.client.call(methods.PROBE, csi.ProbeRequest())
+            assert probe.ready.value
+
+
+async def told(caller: Caller, domain: dict[str, str]) -> bool:
+    """Whether NodeGetInfo tells this domain."""
+    try:
+        info = await caller.client.call(methods.NODE_GET_INFO, csi.NodeGetInfoRequest())
+    except CsiError as error:
+        assert error.code is Code.UNAVAILABLE
+        return False
+    return dict(info.accessible_topology.segments) == domain
+
+
+async def test_two_controllers_on_one_folder_make_one_volume_per_name(tmp_path: Path) -> None:
+    """Two programs race for the same names with different preferences: each name is one volume."""
+    first = Program(tmp_path)
+    (tmp_path / "second").mkdir()
+    second = Program(tmp_path / "second")
+    second.config.write_text(config())
+    second.arguments = ("--data", str(first.data))
+    async with running(first) as one, running(second) as two:
+
+        async def made(caller: Caller, number: int, turn: int) -> str:
+            terms = [A, B][turn:] + [A, B][:turn]
+            while True:
+                try:
+                    answer = await caller.create(f"v{number}", topology=requirement([A, B], terms))
+                except Exception as error:
+                    assert "ABORTED" in str(error), error
+                    await asyncio.sleep(0)
+                else:
+                    return answer.volume_id
+
+        wishes = [
+            made(caller, number, turn)
+            for number in range(20)
+            for turn, caller in enumerate((one, two))
+        ]
+        ids = await asyncio.gather(*wishes)
+    assert ids[::2] == ids[1::2]
+    code, report = first.check()
+    assert (code, len(report["volumes"]), len(set(ids))) == (0, 20, 20)
+    assert json.dumps(report)

@@ -1,0 +1,72 @@
+"""The protocol's messages: generated from our text, and the same on the wire as everybody's."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import Any
+
+import pytest
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
+from google.protobuf.json_format import MessageToDict
+from tools.csi.binary import CSI
+from tools.csi.generate import PROTOCOL, generated
+from tools.realkube.binaries import find
+
+from zonewise.csi.protocol import csi_pb2 as csi
+from zonewise.csi.transport import methods
+from zonewise.csi.transport.methods import Method
+
+
+def test_the_modules_are_what_the_text_makes() -> None:
+    """Who edits csi.proto runs ``python -m tools.csi generate``; the result says so itself."""
+    for name, text in generated().items():
+        assert (PROTOCOL / name).read_text() == text
+        assert "python -m tools.csi generate" in text
+
+
+def test_methods_have_the_types_of_the_protocol() -> None:
+    """Our table of calls is the protocol's: names, requests, answers."""
+    found = [one for one in vars(methods).values() if isinstance(one, Method)]
+    assert len(found) > 20
+    for method in found:
+        declared = csi.DESCRIPTOR.services_by_name[method.service].methods_by_name[method.name]
+        assert declared.input_type is method.asked.DESCRIPTOR
+        assert declared.output_type is method.answered.DESCRIPTOR
+
+
+@pytest.mark.real
+def test_the_protocol_is_the_modules_own() -> None:
+    """Messages, numbers, services and options are those of the protocol's Go module."""
+    binaries = find(CSI)
+    if binaries is None:
+        pytest.fail("csi-sanity is not built; `make e2e` or `python -m tools.csi build` does.")
+    done = subprocess.run([binaries.path("csi-descriptors")], capture_output=True, check=True)
+    theirs = FileDescriptorProto.FromString(done.stdout)
+    ours = FileDescriptorProto()
+    csi.DESCRIPTOR.CopyToProto(ours)
+    assert facts(ours) == facts(theirs)
+    assert len(facts(theirs)["messageType"]) == len(csi.DESCRIPTOR.message_types_by_name) > 80
+
+
+def facts(file: FileDescriptorProto) -> dict[str, Any]:
+    """What is on the wire: everything but where the file lies and what Go calls its package.
+
+    A compiler may write down the names that JSON derives, and blocks of options without any.
+    """
+    for part in ("name", "options", "source_code_info"):
+        file.ClearField(part)
+    found: dict[str, Any] = plain(MessageToDict(file))
+    for kind in ("messageType", "enumType", "service", "extension"):
+        found[kind] = sorted(found[kind], key=lambda one: str(one["name"]))
+    return found
+
+
+def plain(value: Any) -> Any:
+    """The same without what follows from the rest."""
+    if isinstance(value, dict):
+        return {
+            key: plain(item)
+            for key, item in value.items()
+            if key != "jsonName" and (key, item) != ("options", {})
+        }
+    return [plain(item) for item in value] if isinstance(value, list) else value

@@ -1,0 +1,136 @@
+"""The rules on budgets once more, on bare numbers and as slowly as they are written down.
+
+It shares no code with ``zonewise.disruption`` and knows no objects: a case is a number of replicas,
+pods as (domain, ready, outdated, granted) and a limit. Whatever both say must be the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from fractions import Fraction
+from math import ceil
+
+
+@dataclass
+class Pods:
+    """Pods of one domain that are alike."""
+
+    domain: str
+    count: int
+    ready: bool = True
+    outdated: bool = False
+    granted: bool = False
+
+
+@dataclass
+class Case:
+    """A budget and its pods; ``domains`` are those of nodes, ``open`` those it does not guard."""
+
+    replicas: int
+    pods: list[Pods]
+    domains: set[str]
+    limit: str
+    at_least: bool = False
+    baseline: dict[str, int] | None = None
+    open: set[str] = field(default_factory=set)
+    exclusive: bool = False
+    per_domain: bool = False
+
+
+def whole(limit: str, of: int) -> int:
+    """A limit as a number of pods."""
+    if limit.endswith("%"):
+        return ceil(Fraction(int(limit[:-1]) * of, 100))
+    return int(limit)
+
+
+def split(replicas: int, known: dict[str, int], names: list[str]) -> dict[str, int]:
+    """Even shares; the rest one each to those that have most."""
+    out = dict.fromkeys(names, replicas // len(names)) if names else {}
+    rest = replicas - sum(out.values())
+    order = sorted(names)
+    order.sort(key=lambda name: known.get(name, 0), reverse=True)
+    for name in order[:rest]:
+        out[name] += 1
+    return out
+
+
+def fit(replicas: int, known: dict[str, int], names: list[str]) -> dict[str, int]:
+    """One pod at a time."""
+    share = split(replicas, known, names)
+    made = {name: known.get(name, 0) for name in names}
+    while sum(made.values()) < replicas:
+        best = None
+        for name in sorted(names):
+            if best is None or share[name] - made[name] > share[best] - made[best]:
+                best = name
+        made[best] += 1  # type: ignore[index]
+    while sum(made.values()) > replicas:
+        best = None
+        for name in sorted(names):
+            if best is None or made[name] - share[name] > made[best] - share[best]:
+                best = name
+        made[best] -= 1  # type: ignore[index]
+    return made
+
+
+def numbers(case: Case) -> dict[str, dict[str, int | None]]:
+    """Present, expected, desired, healthy and allowed of each domain."""
+    present: dict[str, int] = {}
+    healthy: dict[str, int] = {}
+    for some in case.pods:
+        present[some.domain] = present.get(some.domain, 0) + some.count
+        if some.ready and not some.granted:
+            healthy[some.domain] = healthy.get(some.domain, 0) + some.count
+    known = dict(present) if case.baseline is None else dict(case.baseline)
+    names = sorted(
+        case.domains
+        | {name for name, count in present.items() if count}
+        | {name for name, count in known.items() if count}
+    )
+    made = fit(case.replicas, known, names)
+    surplus = max(0, sum(present.values()) - case.replicas)
+    expected = {name: max(made[name], present.get(name, 0) - surplus) for name in names}
+    if case.per_domain:
+        expected = split(case.replicas, known, names)
+    short = {name for name in names if healthy.get(name, 0) < expected[name]}
+    out: dict[str, dict[str, int | None]] = {}
+    for name in names:
+        amount = whole(case.limit, expected[name])
+        desired = amount if case.at_least else max(0, expected[name] - amount)
+        allowed: int | None = max(0, healthy.get(name, 0) - desired)
+        if case.exclusive and short - {name}:
+            allowed = 0
+        if name in case.open:
+            allowed = None
+        out[name] = {
+            "present": present.get(name, 0),
+            "expected": expected[name],
+            "desired": desired,
+            "healthy": healthy.get(name, 0),
+            "allowed": allowed,
+        }
+    return out
+
+
+def goes(case: Case, pod: Pods, *, evicting: bool = True, always_allow: bool = False) -> str:
+    """What becomes of a pod that somebody wants to take down."""
+    here = numbers(case)[pod.domain]
+    if pod.granted:
+        return "Granted"
+    if here["allowed"] is None:
+        return "Uncovered"
+    closed = not case.at_least and case.limit in {"0", "0%"}
+    if closed and pod.outdated:
+        old = sum(
+            some.count
+            for some in case.pods
+            if some.domain == pod.domain and some.outdated and some.ready and not some.granted
+        )
+        if old <= (here["expected"] or 0):
+            return "Blocked"
+    if pod.ready:
+        return "Allowed" if here["allowed"] else "Blocked"
+    if not evicting or always_allow or (here["healthy"] or 0) >= (here["desired"] or 0):
+        return "Unready"
+    return "Blocked"

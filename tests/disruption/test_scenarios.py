@@ -1,0 +1,513 @@
+"""The scenarios that were agreed on, by number; R = 9, zones a, b, c with three Ready pods each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.disruption.clusters import (
+    EXISTS,
+    NOW,
+    NS,
+    ZONE,
+    allowed,
+    code,
+    deployment,
+    namespace_budgets,
+    node,
+    pdb,
+    per_zone,
+    pod,
+    spread,
+    tdb,
+    zones,
+)
+
+from zonewise.api import Pod, convert, unstructured
+from zonewise.api.objects.apps import DaemonSet, StatefulSet
+from zonewise.api.objects.budgets import Grant
+from zonewise.api.resource import Resource
+from zonewise.api.values import times
+from zonewise.disruption import (
+    Ledger,
+    NamespaceBudgets,
+    Round,
+    ScaleOwner,
+    fitted,
+    owner_of,
+    settled,
+)
+
+ONE_EACH = per_zone(maxUnavailable=1)
+BUT_A = per_zone(
+    term=({"key": ZONE, "operator": "NotIn", "values": ["a"]}, EXISTS), maxUnavailable=0
+)
+ALL = {"a": 3, "b": 3, "c": 3}
+
+
+def named(made: NamespaceBudgets, name: str) -> Pod:
+    """A pod of the book."""
+    return next(one for one in made.pods.values() if one.metadata.name == name)
+
+
+def granted(*names: str, age: float = 0.0) -> Ledger:
+    """A ledger with these pods."""
+    time = times.format_time(times.from_epoch(NOW - age))
+    return Ledger({f"uid-{one}": Grant(uid=f"uid-{one}", pod=one, time=time) for one in names})
+
+
+def test_1_one_pod_of_each_zone() -> None:
+    """Story 2: each zone gives one pod at once, and no second one."""
+    made = namespace_budgets(spread(**ALL), tdb(**ONE_EACH))
+    assert allowed(made) == {"a": 1, "b": 1, "c": 1}
+    asked = Round(made, NOW)
+    for zone in "abc":
+        item = named(made, f"{zone}-0")
+        assert asked.judge(item).charged
+        asked.charge(item)
+    refused = asked.judge(named(made, "a-1"))
+    assert [(one.budget, one.domain) for one in refused.blockers] == [("web", "a")]
+    assert "domain a" in refused.reason.message
+
+
+def test_2_one_pod_of_all() -> None:
+    """Story 3: a budget without a term gives one pod in total."""
+    made = namespace_budgets(spread(**ALL), tdb(maxUnavailable=1))
+    assert allowed(made) == {"*": 1}
+    made.ledger = granted("a-0")
+    assert code(made, "b-0") == "Blocked"
+
+
+def test_3_one_zone_is_open() -> None:
+    """Story 1: zones b and c are closed, zone a has no limit."""
+    made = namespace_budgets(spread(**ALL), tdb(**BUT_A))
+    assert allowed(made) == {"a": None, "b": 0, "c": 0}
+    assert [code(made, f"{zone}-0") for zone in "abc"] == ["Uncovered", "Blocked", "Blocked"]
+
+
+def test_4_both_must_agree() -> None:
+    """Stories 1 and 3 together: zone a, one at a time, and every blocker is named."""
+    made = namespace_budgets(spread(**ALL), tdb("one", **BUT_A), tdb("all", maxUnavailable=1))
+    assert code(made, "a-0") == "Allowed"
+    made.ledger = granted("a-0")
+    assert code(made, "a-1") == "Blocked"
+    blockers = made.may_disrupt(named(made, "b-0"), NOW).blockers
+    assert [(one.budget, one.domain) for one in blockers] == [("all", "*"), ("one", "b")]
+
+
+def test_7_moving_the_open_zone() -> None:
+    """A closed zone stays closed to updates however many new pods surge into it."""
+    old = [pod(f"o{zone}{n}", f"n-{zone}") for zone in "bc" for n in range(3)]
+    new = [pod(f"n{zone}{n}", f"n-{zone}", owner="web-2") for zone in "abc" for n in range(2)]
+    made = namespace_budgets(
+        [*old, *new],
+        tdb(domains=ALL, **BUT_A),
+        owners=deployment(9, revisions=2),
+    )
+    assert allowed(made) == {"a": None, "b": 2, "c": 2}
+    assert code(made, "ob0") == "Blocked"
+    assert code(made, "nb0") == "Allowed"
+
+
+def test_10_scaled_to_nothing() -> None:
+    """A workload that is to have no pods expects none, so all may go."""
+    made = namespace_budgets(spread(**ALL), tdb(**ONE_EACH), replicas=0)
+    assert allowed(made) == ALL
+
+
+def test_11_a_number_that_must_stay() -> None:
+    """minAvailable 2 in each zone stops a scale-down to three at 2/2/2."""
+    made = namespace_budgets(spread(a=2, b=2, c=2), tdb(**per_zone(minAvailable=2)), replicas=3)
+    assert allowed(made) == {"a": 0, "b": 0, "c": 0}
+
+
+@pytest.mark.parametrize(
+    ("spec", "wanted"),
+    [
+        ({}, {"a": 1, "b": 1, "c": 1}),
+        ({"expectedPods": "ReplicasPerDomain"}, {"a": 4, "b": 0, "c": 0}),
+    ],
+)
+def test_12_13_uneven(spec: dict[str, Any], wanted: dict[str, int]) -> None:
+    """Six, two and one: one each; by the KEP's literal count the light zones stand still."""
+    assert allowed(namespace_budgets(spread(a=6, b=2, c=1), tdb(**ONE_EACH, **spec))) == wanted
+
+
+@pytest.mark.parametrize(
+    ("percent", "wanted"),
+    [
+        ("25%", {"a": 1, "b": 1, "c": 1}),
+        ("50%", {"a": 2, "b": 2, "c": 2}),
+        ("1%", {"a": 1, "b": 1, "c": 1}),
+        ("0%", {"a": 0, "b": 0, "c": 0}),
+        ("100%", {"a": 4, "b": 3, "c": 3}),
+    ],
+)
+def test_14_percentages_round_up(percent: str, wanted: dict[str, int]) -> None:
+    """A part of a zone's expected pods is rounded up."""
+    made = namespace_budgets(
+        spread(a=4, b=3, c=3), tdb(**per_zone(maxUnavailable=percent)), replicas=10
+    )
+    assert allowed(made) == wanted
+
+
+def test_15_at_least_half() -> None:
+    """Half of three is two that must stay."""
+    made = namespace_budgets(spread(**ALL), tdb(**per_zone(minAvailable="50%")))
+    assert allowed(made) == {"a": 1, "b": 1, "c": 1}
+
+
+def test_16_fewer_pods_than_zones() -> None:
+    """A zone without pods has nothing to give."""
+    made = namespace_budgets(spread(a=1, b=1), tdb(**ONE_EACH), replicas=2)
+    assert allowed(made) == {"a": 1, "b": 1, "c": 0}
+
+
+def test_17_a_surge() -> None:
+    """Three pods too many, Ready, may go as well; not while they are unready."""
+    pods = spread(a=4, b=4, c=4)
+    budget = tdb(domains=ALL, **ONE_EACH)
+    assert allowed(namespace_budgets(pods, budget)) == {"a": 2, "b": 2, "c": 2}
+    unready = [*spread(**ALL), *(pod(f"{z}-new", f"n-{z}", ready=False) for z in "abc")]
+    assert allowed(namespace_budgets(unready, budget)) == {"a": 1, "b": 1, "c": 1}
+
+
+def test_18_a_replacement_without_a_node() -> None:
+    """Zone a gave its pod; the replacement that waits for a node goes freely."""
+    pods = [*spread(a=2, b=3, c=3), pod("new", "", ready=False, phase="Pending")]
+    made = namespace_budgets(pods, tdb(domains=ALL, **ONE_EACH))
+    assert allowed(made) == {"a": 0, "b": 1, "c": 1}
+    assert code(made, "new") == "Free"
+
+
+def test_19_20_a_zone_is_out() -> None:
+    """Zones are independent of each other, unless they are to be disturbed one at a time."""
+    pods = [*spread(b=3, c=3), *(pod(f"a-{n}", "n-a", ready=False) for n in range(3))]
+    assert allowed(namespace_budgets(pods, tdb(**ONE_EACH))) == {"a": 0, "b": 1, "c": 1}
+    alone = namespace_budgets(
+        pods, tdb(**ONE_EACH, crossDomain="Exclusive", unhealthyPodEvictionPolicy="AlwaysAllow")
+    )
+    assert allowed(alone) == {"a": 0, "b": 0, "c": 0}
+    assert (code(alone, "a-0"), code(alone, "b-0")) == ("Unready", "Blocked")
+
+
+def test_21_pods_have_moved() -> None:
+    """After an outage zones that took pods in keep them, and none is stuck.
+
+    Until the workload has settled, expected are five and four; the count by what was agreed alone
+    would let zone b fall to two of five.
+    """
+    made = namespace_budgets(spread(b=5, c=4), tdb(domains=ALL, **ONE_EACH))
+    assert allowed(made) == {"a": 0, "b": 1, "c": 1}
+    assert settled(9, ALL, {"b": 5, "c": 4}, "abc") == {"a": 0, "b": 5, "c": 4}
+
+
+def test_23_a_node_without_the_label() -> None:
+    """Its pods are not covered, but they count in all sums."""
+    nodes = zones("a", "b", "c") | {"n-x": node("n-x")}
+    made = namespace_budgets(
+        [*spread(**ALL), pod("x-0", "n-x")], tdb(**ONE_EACH), nodes=nodes, replicas=10
+    )
+    standing = made.standing(next(iter(made.budgets)), NOW)
+    assert (standing.uncovered, code(made, "x-0")) == (1, "Uncovered")
+    assert allowed(made) == {"a": 1, "b": 1, "c": 1}
+
+
+def test_24_a_node_is_gone() -> None:
+    """Its pod is where its own label says; without one it is not covered."""
+    labelled = pod("gone", "n-gone", labels={ZONE: "a"})
+    made = namespace_budgets([*spread(a=2, b=3, c=3), labelled], tdb(**ONE_EACH))
+    assert made.standing(next(iter(made.budgets)), NOW).domains["a"].present == 3
+    lost = namespace_budgets([*spread(a=2, b=3, c=3), pod("gone", "n-gone")], tdb(**ONE_EACH))
+    assert code(lost, "gone") == "Uncovered"
+
+
+def test_25_a_node_moves() -> None:
+    """A node that is labelled anew takes its pods along, and nothing becomes negative."""
+    nodes = zones("a", "b", "c")
+    made = namespace_budgets(spread(**ALL), tdb(domains=ALL, **ONE_EACH), nodes=nodes)
+    nodes["n-a"] = node("n-a", "b")
+    made.nodes_changed()
+    assert allowed(made) == {"a": 0, "b": 1, "c": 1}
+
+
+def test_26_a_term_that_groups_by_nothing() -> None:
+    """The selected nodes are one domain; others are not covered."""
+    term = ({"key": ZONE, "operator": "In", "values": ["a", "b"]},)
+    made = namespace_budgets(spread(**ALL), tdb(**per_zone(term=term, maxUnavailable=1)))
+    assert allowed(made) == {"*": 1}
+    assert code(made, "c-0") == "Uncovered"
+
+
+def test_27_two_keys() -> None:
+    """Domains are named by their values in the order of the keys."""
+    nodes = {
+        f"n-{zone}": node(f"n-{zone}", zone, **{"topology.kubernetes.io/region": "eu"})
+        for zone in "abc"
+    }
+    region = {"key": "topology.kubernetes.io/region", "operator": "Exists"}
+    made = namespace_budgets(
+        spread(**ALL), tdb(**per_zone(term=(region, EXISTS), maxUnavailable=1)), nodes=nodes
+    )
+    assert allowed(made) == {"eu/a": 1, "eu/b": 1, "eu/c": 1}
+    keys = ("topology.kubernetes.io/zone", "topology.kubernetes.io/region")
+    other = namespace_budgets(spread(**ALL), tdb(topologyKeys=keys, maxUnavailable=1), nodes=nodes)
+    assert set(allowed(other)) == {"a/eu", "b/eu", "c/eu"}
+
+
+def test_28_29_zones_and_racks() -> None:
+    """A grant needs both budgets, and a refusal by one costs the other nothing."""
+    nodes = {f"n-{z}": node(f"n-{z}", z, **{"example.com/rack": "r"}) for z in "abc"}
+    rack = {"key": "example.com/rack", "operator": "Exists"}
+    made = namespace_budgets(
+        spread(**ALL),
+        tdb("zone", **ONE_EACH),
+        tdb("rack", **per_zone(term=(rack,), maxUnavailable=2)),
+        nodes=nodes,
+    )
+    asked = Round(made, NOW)
+    for name in ("a-0", "b-0"):
+        asked.charge(named(made, name))
+    refused = asked.judge(named(made, "c-0"))
+    assert [one.budget for one in refused.blockers] == ["rack"]
+    assert asked.standing(("TopologyDisruptionBudget", NS, "zone")).allowed("c") == 1
+    assert [one.budget for one in asked.judge(named(made, "a-1")).blockers] == ["rack", "zone"]
+
+
+def test_33_the_plain_budget_is_asked_too() -> None:
+    """A plain budget that allows nothing blocks before anything is granted, even a second time."""
+    closed = pdb(maxUnavailable=1, status={"desiredHealthy": 9, "currentHealthy": 9})
+    made = namespace_budgets(spread(**ALL), tdb(**ONE_EACH), closed, ledger=granted("a-0"))
+    assert [code(made, "a-0"), code(made, "b-0")] == ["Blocked", "Blocked"]
+    (blocker,) = made.may_disrupt(named(made, "b-0"), NOW).blockers
+    assert (blocker.kind, blocker.domain) == ("PodDisruptionBudget", "*")
+
+
+def test_34_a_grant_that_nobody_used() -> None:
+    """It holds the budget for two minutes and no longer."""
+    for age, wanted in ((119.0, 0), (121.0, 1)):
+        made = namespace_budgets(spread(**ALL), tdb(**ONE_EACH), ledger=granted("a-0", age=age))
+        assert allowed(made)["a"] == wanted
+
+
+def test_35_a_name_comes_again() -> None:
+    """A pod of the same name with another uid is another pod."""
+    made = namespace_budgets(spread(**ALL), tdb(**ONE_EACH))
+    made.ledger = Ledger({"uid-before": Grant(uid="uid-before", pod="a-0", time="")})
+    assert code(made, "a-0") == "Allowed"
+
+
+def test_36_asked_twice() -> None:
+    """The second question about a pod is the same grant and costs nothing."""
+    made = namespace_budgets(spread(**ALL), tdb(**ONE_EACH), ledger=granted("a-0"))
+    verdict = made.may_disrupt(named(made, "a-0"), NOW)
+    assert (verdict.reason.code, verdict.allowed, verdict.charged) == ("Granted", True, False)
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        pod("x", "n-a", phase="Pending"),
+        pod("x", "n-a", phase="Succeeded"),
+        pod("x", "n-a", phase="Failed"),
+        pod("x", "n-a", leaving=True),
+        pod("x"),
+    ],
+)
+def test_38_who_goes_freely(item: Pod) -> None:
+    """Pods that wait, have finished or are leaving are nobody's loss."""
+    assert code(namespace_budgets([item, *spread(**ALL)], tdb(maxUnavailable=0)), "x") == "Free"
+
+
+def test_39_unready_pods() -> None:
+    """Evictions take them where enough are healthy or always may; controllers always do."""
+    pods = [*spread(a=2, b=3, c=3), pod("x", "n-a", ready=False)]
+    assert code(namespace_budgets(pods, tdb(**ONE_EACH)), "x") == "Unready"
+    strict = namespace_budgets(pods, tdb(**per_zone(maxUnavailable=0)))
+    assert code(strict, "x") == "Blocked"
+    assert code(strict, "x", evicting=False) == "Unready"
+    free = tdb(**per_zone(maxUnavailable=0), unhealthyPodEvictionPolicy="AlwaysAllow")
+    assert code(namespace_budgets(pods, free), "x") == "Unready"
+
+
+def test_49_daemons_expect_their_nodes() -> None:
+    """A DaemonSet expects a pod on every eligible node of a zone and remembers nothing."""
+    nodes = {f"n-{zone}{n}": node(f"n-{zone}{n}", zone) for zone in "abc" for n in range(3)}
+    daemon = convert(DaemonSet, {"metadata": {"name": "d", "namespace": NS, "uid": "uid-d"}})
+    pods = [pod(f"d-{name}", name, owner="d", kind="DaemonSet") for name in sorted(nodes)]
+    made = namespace_budgets(
+        pods[1:], tdb(domains={"a": 9}, **ONE_EACH), nodes=nodes, owners=[owner_of(daemon)]
+    )
+    assert allowed(made) == {"a": 0, "b": 1, "c": 1}
+    assert made.standing(next(iter(made.budgets)), NOW).replicas == 9
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"maxUnavailable": 1, "minAvailable": 1},
+        {},
+        {"maxUnavailable": -1},
+        {"maxUnavailable": "101%"},
+        {"maxUnavailable": "many"},
+        per_zone(term=({"key": ZONE, "operator": "Near"},), maxUnavailable=1),
+    ],
+)
+def test_55_a_budget_nobody_understands(spec: dict[str, Any]) -> None:
+    """It allows nothing and says what is wrong with it."""
+    made = namespace_budgets(spread(**ALL), tdb(**spec))
+    assert code(made, "a-0") == "Blocked"
+    assert made.standing(next(iter(made.budgets)), NOW).reason().code == "InvalidBudget"
+
+
+def test_55_an_empty_term() -> None:
+    """It selects no node, so nothing is covered."""
+    made = namespace_budgets(spread(**ALL), tdb(nodeSelectorTerm={}, maxUnavailable=0))
+    assert code(made, "a-0") == "Uncovered"
+
+
+def test_60_a_budget_that_only_looks_on() -> None:
+    """It blocks nobody and costs no grant."""
+    made = namespace_budgets(spread(**ALL), tdb(maxUnavailable=0, mode="Observe"))
+    verdict = made.may_disrupt(named(made, "a-0"), NOW)
+    assert (verdict.reason.code, verdict.charged) == ("Uncovered", False)
+    assert allowed(made) == {"*": 0}
+
+
+@pytest.mark.parametrize("said", [ZONE, "failure-domain.beta.kubernetes.io/zone"])
+@pytest.mark.parametrize("labelled", [ZONE, "failure-domain.beta.kubernetes.io/zone"])
+def test_61_old_and_new_keys(said: str, labelled: str) -> None:
+    """The old key of zones and the new one mean each other; the old one is noticed."""
+    nodes = {f"n-{zone}": node(f"n-{zone}", **{labelled: zone}) for zone in "abc"}
+    budget = tdb(**per_zone(term=({"key": said, "operator": "Exists"},), maxUnavailable=1))
+    assert allowed(namespace_budgets(spread(**ALL), budget, nodes=nodes)) == {
+        "a": 1,
+        "b": 1,
+        "c": 1,
+    }
+    assert bool(budget.old_keys) == (said != ZONE)
+
+
+def test_two_plain_budgets_are_one_too_many() -> None:
+    """As on a real server; as soon as one has a term, all are asked."""
+    fine = {"disruptionsAllowed": 1}
+    two = [pdb("p1", maxUnavailable=1, status=fine), pdb("p2", maxUnavailable=1, status=fine)]
+    assert code(namespace_budgets(spread(**ALL), *two), "a-0") == "Blocked"
+    assert code(namespace_budgets(spread(**ALL), *two, pdb("p3", **ONE_EACH)), "a-0") == "Allowed"
+
+
+def test_a_plain_budget_costs_no_grant() -> None:
+    """The server itself charges it."""
+    made = namespace_budgets(spread(**ALL), pdb(maxUnavailable=1, status={"disruptionsAllowed": 1}))
+    verdict = made.may_disrupt(named(made, "a-0"), NOW)
+    assert (verdict.reason.code, verdict.charged) == ("Allowed", False)
+
+
+def test_who_asks_for_how_many() -> None:
+    """A Rollout above a ReplicaSet is asked; jobs and pods of nobody count themselves."""
+    rollout = unstructured(Resource("argoproj.io", "v1alpha1", "Rollout", "rollouts"))(
+        {"metadata": {"name": "web", "namespace": NS, "uid": "uid-web"}, "spec": {"replicas": 9}}
+    )
+    _, small = deployment(9)
+    assert small.controller is not None
+    owners = [
+        owner_of(rollout),
+        ScaleOwner(
+            place=small.place,
+            uid=small.uid,
+            replicas=3,
+            controller=convert(
+                type(small.controller),
+                {"apiVersion": "argoproj.io/v1alpha1", "kind": "Rollout", "name": "web"},
+            ),
+        ),
+        ScaleOwner(place=("batch", "Job", NS, "j")),
+    ]
+    job = {"ownerReferences": [{"apiVersion": "batch/v1", "kind": "Job", "name": "j",
+                                "controller": True}]}  # fmt: skip
+    extra = convert(
+        Pod, {"metadata": {"name": "j", "namespace": NS, "labels": {"app": "web"}, **job}}
+    )
+    alone = pod("alone", "n-a", owner="")
+    made = namespace_budgets([*spread(a=3), extra, alone], tdb(maxUnavailable=1), owners=owners)
+    assert made.standing(next(iter(made.budgets)), NOW).replicas == 11
+
+
+def test_an_owner_that_is_not_there() -> None:
+    """Nobody knows how many pods there should be, so none may go; one that leaves does not ask."""
+    lost = pod("lost", "n-a", owner="other", kind="Thing")
+    made = namespace_budgets([*spread(**ALL), lost], tdb(**ONE_EACH))
+    standing = made.standing(next(iter(made.budgets)), NOW)
+    assert (standing.reason().code, standing.replicas) == ("UnknownScale", None)
+    assert allowed(made) == {"a": 0, "b": 0, "c": 0}
+    leaving = pod("lost", "n-a", owner="other", kind="Thing", leaving=True)
+    assert allowed(namespace_budgets([*spread(**ALL), leaving], tdb(**ONE_EACH))) == dict.fromkeys(
+        "abc", 1
+    )
+
+
+def test_old_revisions_of_a_stateful_set() -> None:
+    """What has another revision than the set's update revision is outdated."""
+    group = convert(
+        StatefulSet,
+        {
+            "metadata": {"name": "db", "namespace": NS, "uid": "uid-db"},
+            "spec": {"replicas": 3},
+            "status": {"updateRevision": "db-2"},
+        },
+    )
+    pods = [
+        pod(f"db-{n}", "n-a", owner="db", kind="StatefulSet",
+            labels={"controller-revision-hash": f"db-{1 + n // 2}"})
+        for n in range(4)
+    ]  # fmt: skip
+    made = namespace_budgets(pods, tdb(**per_zone(maxUnavailable=0)), owners=[owner_of(group)])
+    assert [code(made, f"db-{n}") for n in range(4)] == ["Blocked", "Blocked", "Allowed", "Allowed"]
+
+
+def test_a_baseline_of_something_else_is_not_believed() -> None:
+    """A fingerprint of another selector or grouping makes the baseline void."""
+    budget = tdb(**ONE_EACH, domains={"a": 9})
+    assert budget.baseline == {"a": 9}
+    assert fitted(9, {"a": 9}, "abc") == {"a": 9, "b": 0, "c": 0}
+    assert tdb(maxUnavailable=1, domains={"a": 9}).baseline is None
+
+
+def test_a_newer_grant_was_made_elsewhere() -> None:
+    """Whoever knows an older state of a budget than the last grant was judged by waits."""
+    made = namespace_budgets(spread(**ALL), tdb(**ONE_EACH))
+    made.ledger = Ledger({}, {"TopologyDisruptionBudget/web": "7"})
+    assert code(made, "a-0") == "Blocked"
+
+
+def test_a_budget_that_guards_nothing_says_that_all_may_go() -> None:
+    """An empty term looks at no node: the code agrees with the sentence."""
+    made = namespace_budgets(spread(**ALL), tdb(maxUnavailable=1, nodeSelectorTerm={}))
+    said = made.standing(next(iter(made.budgets)), NOW).reason()
+    assert said.code == "SufficientPods"
+    assert said.message.endswith("any, nothing is guarded")
+    assert code(made, "a-0") == "Uncovered"
+
+
+def test_a_budget_whose_selector_cannot_be_understood_says_that_it_holds_no_pod() -> None:
+    """It selects nobody, so it must not claim that it allows no disruption."""
+    wrong = tdb(maxUnavailable=0, selector={"matchLabels": {"a b": "c"}})
+    made = namespace_budgets(spread(**ALL), wrong)
+    assert wrong.fault is not None
+    assert wrong.fault.fix == "Until it is corrected it holds no pod."
+    assert code(made, "a-0") == "Uncovered"
+
+
+def test_a_refusal_by_a_budget_that_cannot_be_understood_is_a_sentence() -> None:
+    """What is wrong and what to do, with one full stop."""
+    term = ({"key": "z", "operator": "Gt", "values": ["x"]},)
+    made = namespace_budgets(spread(**ALL), tdb(**per_zone(term=term, maxUnavailable=1)))
+    said = made.may_disrupt(named(made, "a-0"), NOW).reason.message
+    assert said.endswith("or deleted it allows no disruption")
+
+
+def test_a_ledger_of_another_cluster_says_what_to_do() -> None:
+    """Versions that are ahead for ever block every grant; who is refused learns how to end it."""
+    ahead = Ledger({}, {"TopologyDisruptionBudget/web": "9" * 30}, "1")
+    made = namespace_budgets(spread(**ALL), tdb(**ONE_EACH), ledger=ahead)
+    assert "delete the DisruptionLedger" in made.may_disrupt(named(made, "a-0"), NOW).reason.message

@@ -1,0 +1,163 @@
+"""Askers that take more than their share: of memory, of time and of connections."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+import dns.flags
+import dns.message
+import dns.rcode
+import pytest
+from tests.dns.clusters import endpoint, headless, pieces
+from tests.dns.test_server import names, other, serving, udp
+from tests.embedded.virtual_cluster import until
+
+from zonewise.dns.cache import AnswerCache
+from zonewise.dns.forward import Forwarder, read_resolv_conf
+from zonewise.dns.names import parse_domain
+from zonewise.dns.server import bind
+from zonewise.dns.tcp import StreamServer
+from zonewise.dns.upstream import Upstream
+from zonewise.dns.wire import (
+    IN,
+    PACKET_LIMIT,
+    Edns,
+    Message,
+    Question,
+    Rcode,
+    RecordType,
+    address_record,
+    size_limit,
+)
+
+pytestmark = pytest.mark.asyncio
+
+
+def question(text: str) -> Question:
+    """A question for the addresses of a name."""
+    name = parse_domain(text)
+    return Question(1, 0, name, name, RecordType.A, IN, Edns(65_535))
+
+
+def answer(asked: Question, records: int) -> Message:
+    """So many addresses."""
+    return Message(
+        Rcode.NOERROR,
+        tuple(address_record(asked.name, 60, at.to_bytes(4, "big")) for at in range(records)),
+    )
+
+
+async def test_who_does_not_read_loses_its_connection() -> None:
+    """Answers that nobody takes do not hold one of the few connections for ever."""
+    wire = dns.message.make_query("many.shop.svc.cluster.local.", "A").to_wire()
+    framed = len(wire).to_bytes(2, "big") + wire
+    packets, listening = bind("127.0.0.1", 0)
+    packets.close()
+    server = StreamServer(listening, names().responder, idle=0.2)
+    await server.start()
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.setblocking(False)
+        try:
+            address = listening.getsockname()
+            loop = asyncio.get_running_loop()
+            await loop.sock_connect(client, address)
+            sending = asyncio.create_task(loop.sock_sendall(client, framed * 20_000))
+            await until(lambda: server.connections == 1)
+            await until(lambda: server.connections == 0)
+            sending.cancel()
+            await asyncio.gather(sending, return_exceptions=True)
+        finally:
+            await server.stop()
+
+
+async def test_long_answers_are_written_one_in_a_turn() -> None:
+    """Somebody who asks for thousands of records again and again keeps nobody waiting."""
+    found = names()
+    found.put(headless("huge"))
+    for part in range(3):
+        piece = pieces("huge", [endpoint(f"10.1.{part}.{n}") for n in range(1, 101)])
+        piece["metadata"]["name"] = f"huge-{part}"
+        found.put(piece)
+    wire = dns.message.make_query("huge.shop.svc.cluster.local.", "A").to_wire()
+    written: list[int] = []
+
+    async def ask() -> None:
+        told = found.responder.respond(wire, "10.0.0.1", stream=True)
+        assert told is not None
+        assert not isinstance(told, bytes)
+        assert len(dns.message.from_wire(await told).answer[0]) == 300
+        written.append(1)
+
+    tasks = [asyncio.create_task(ask()) for _ in range(20)]
+    turns = 0
+    while len(written) < 20:
+        before = len(written)
+        await asyncio.sleep(0)
+        turns += 1
+        assert len(written) - before <= 1
+    await asyncio.gather(*tasks)
+    assert turns >= 20
+
+
+async def test_a_packet_is_never_longer_than_a_path_takes() -> None:
+    """65,535 bytes do not fit into a packet, so whoever says to take them would get nothing."""
+    assert size_limit(question("a.example")) == PACKET_LIMIT
+    found = names()
+    found.put(headless("huge"))
+    for part in range(4):
+        piece = pieces("huge", [endpoint(f"10.1.{part}.{n}") for n in range(1, 101)])
+        piece["metadata"]["name"] = f"huge-{part}"
+        found.put(piece)
+    query = dns.message.make_query("huge.shop.svc.cluster.local.", "A", payload=65_535)
+    told = found.responder.respond(query.to_wire(), "10.0.0.1", stream=False)
+    assert isinstance(told, bytes)
+    assert len(told) <= PACKET_LIMIT
+    assert dns.message.from_wire(told).flags & dns.flags.TC
+
+
+async def test_kept_answers_of_others_are_bounded_by_bytes() -> None:
+    """Few names with thousands of records each do not fill the memory."""
+    cache = AnswerCache(most_bytes=700_000)
+    asked = [question(f"n{at}.example") for at in range(10)]
+    for one in asked:
+        cache.put(one, answer(one, 1000), 0.0)
+    assert len(cache) == 2
+    assert cache.get(asked[-1], 1.0) is not None
+    assert cache.get(asked[0], 1.0) is None
+    cache.put(asked[-1], answer(asked[-1], 1), 0.0)
+    cache.put(asked[0], answer(asked[0], 1000), 0.0)
+    assert len(cache) == 3
+
+
+async def test_times_to_live_are_counted_down_once_a_second() -> None:
+    """A second who asks in the same second costs nothing, and gets the same."""
+    cache = AnswerCache()
+    one = question("n.example")
+    cache.put(one, answer(one, 3), 0.0)
+    first = cache.get(one, 5.2)
+    assert first is not None
+    assert {record.ttl for record in first.answers} == {55}
+    assert cache.get(one, 5.9) is first
+    later = cache.get(one, 6.0)
+    assert later is not None
+    assert {record.ttl for record in later.answers} == {54}
+
+
+async def test_those_who_wait_for_one_answer_are_bounded() -> None:
+    """A flood of one question to a server that never answers is not kept in memory."""
+    async with other(lambda _: None) as (silent, mute):
+        forwarder = Forwarder(lambda: [silent], waiting=2, deadline=0.5)
+        async with serving(names(forwards=forwarder)) as number:
+            same = [asyncio.create_task(udp(number, "a.example.")) for _ in range(5)]
+            await until(lambda: bool(mute.asked))
+            assert {(await one).rcode() for one in same} == {dns.rcode.SERVFAIL}
+            assert forwarder.rejected == 3
+            assert len(mute.asked) == 1
+
+
+async def test_what_is_no_address_is_no_server() -> None:
+    """Garbage in resolv.conf is passed over."""
+    text = "nameserver a..b\nnameserver 999.1.1.1\nnameserver fe80::1%eth0\nnameserver 10.0.0.2\n"
+    assert read_resolv_conf(text) == (Upstream("fe80::1%eth0"), Upstream("10.0.0.2"))

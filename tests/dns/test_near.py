@@ -1,0 +1,461 @@
+"""Answers by the client's place: scenarios, and random clusters against a model of their own."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import dns.edns
+import dns.message
+import pytest
+from tests.dns.clusters import (
+    Names,
+    Obj,
+    endpoint,
+    headless,
+    namespace,
+    pieces,
+    port,
+    service,
+    texts,
+)
+
+ZONE, HOST, RACK = "topology.kubernetes.io/zone", "kubernetes.io/hostname", "example.com/rack"
+DB = "db.shop.svc.cluster.local."
+Source = Literal["locators", "pods", "both"]
+SOURCES: tuple[Source, ...] = ("locators", "pods", "both")
+
+
+@dataclass
+class World:
+    """A cluster a test changes; every change is told to the name server as the source has it.
+
+    With locators it is also the controller that writes them.
+    """
+
+    source: Source
+    trusted: tuple[str, ...] = ()
+    nodes: dict[str, dict[str, str]] = field(default_factory=dict)
+    pods: dict[str, Obj] = field(default_factory=dict)
+    version: int = 0
+
+    def __post_init__(self) -> None:
+        self.names = Names(nodes=self.source != "locators", trusted=self.trusted)
+        self.names.put(namespace("shop"))
+
+    def node(self, name: str, labels: dict[str, str], address: str = "") -> None:
+        """A node came, or has other labels."""
+        self.nodes[name] = labels
+        self._tell_node(name, address)
+        for pod in [one for one, state in self.pods.items() if state["node"] == name]:
+            self._tell(pod)
+
+    def no_node(self, name: str) -> None:
+        """A node went."""
+        del self.nodes[name]
+        if self.source != "locators":
+            self.names.remove("Node", name)
+        for pod in [one for one, state in self.pods.items() if state["node"] == name]:
+            self._tell(pod)
+
+    def pod(self, name: str, node: str, *ips: str, created: int = 0, done: bool = False) -> None:
+        """A pod came or changed."""
+        self.pods[name] = {"node": node, "ips": list(ips), "created": created, "done": done}
+        self._tell(name)
+
+    def no_pod(self, name: str) -> None:
+        """A pod went."""
+        del self.pods[name]
+        self.names.remove("Pod" if self.source == "pods" else "PodLocator", name, "shop")
+
+    def _tell_node(self, name: str, address: str) -> None:
+        if self.source == "locators":
+            return
+        addresses = [{"type": "InternalIP", "address": address}] if address else []
+        self.names.put(
+            {
+                "kind": "Node",
+                "metadata": {"name": name, "labels": self.nodes[name]},
+                "status": {"addresses": addresses},
+            }
+        )
+
+    def _tell(self, name: str) -> None:
+        self.version += 1
+        state = self.pods[name]
+        meta = {
+            "name": name,
+            "namespace": "shop",
+            "uid": name,
+            "resourceVersion": str(self.version),
+            "creationTimestamp": f"2026-01-01T00:00:{state['created']:02}Z",
+        }
+        if self.source == "pods":
+            self.names.put(
+                {
+                    "kind": "Pod",
+                    "metadata": meta,
+                    "spec": {"nodeName": state["node"]},
+                    "status": {
+                        "phase": "Succeeded" if state["done"] else "Running",
+                        "podIPs": [{"ip": ip} for ip in state["ips"]],
+                    },
+                }
+            )
+            return
+        known = state["node"] in self.nodes
+        self.names.put(
+            {
+                "kind": "PodLocator",
+                "metadata": meta,
+                "ips": [] if state["done"] else [{"ip": ip} for ip in state["ips"]],
+                "nodeName": state["node"] if known else "",
+                "nodeLabels": self.nodes[state["node"]] if known else {},
+            }
+        )
+
+
+def zones(source: Source, **more: Any) -> World:
+    """Nodes n-a, n-b, n-c in three zones, one backend on each, a client on each."""
+    world = World(source, **more)
+    for at, zone in enumerate("abc"):
+        labels = {ZONE: zone, HOST: f"n-{zone}", RACK: f"r{at % 2}"}
+        world.node(f"n-{zone}", labels, f"172.16.0.{at + 1}")
+        world.pod(f"db-{zone}", f"n-{zone}", f"10.0.0.{at + 1}", f"fd00::{at + 1}")
+        world.pod(f"client-{zone}", f"n-{zone}", f"10.0.1.{at + 1}")
+    world.node("n-d", {ZONE: "d", HOST: "n-d"}, "172.16.0.4")
+    world.pod("client-d", "n-d", "10.0.1.4")
+    backends = [(f"10.0.0.{at}", f"fd00::{at}", f"n-{zone}") for at, zone in enumerate("abc", 1)]
+    world.names.put(
+        pieces("db", [endpoint(four, nodeName=node) for four, _, node in backends]),
+        pieces("db", [endpoint(six, nodeName=node) for _, six, node in backends], family="IPv6"),
+    )
+    return world
+
+
+EVERYBODY = ["10.0.0.1", "10.0.0.2", "10.0.0.3"]
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_soft_keys_answer_near_and_widen(source: Source) -> None:
+    """58: clients get their zone's endpoints in A, AAAA and SRV with glue; elsewhere all."""
+    world = zones(source)
+    world.names.put(headless("db", keys=f"{ZONE},*"))
+    ask = world.names.addresses
+    for at in (1, 2, 3):
+        client = f"10.0.1.{at}"
+        assert ask(DB, client) == [f"10.0.0.{at}"]
+        assert ask(DB, client, "AAAA") == [f"fd00::{at}"]
+        srv = world.names.ask(DB, "SRV", client)
+        assert texts(srv, "additional") == [f"10.0.0.{at}", f"fd00::{at}"]
+        assert len(texts(srv)) == 2
+        assert ask(f"_http._tcp.{DB}", client) == [f"10.0.0.{at}"]
+    assert ask(DB, "10.0.1.4") == EVERYBODY
+    assert ask(DB, "203.0.113.1") == EVERYBODY
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_hard_keys_without_a_match_are_nodata(source: Source) -> None:
+    """58, 60: the name exists, so never NXDOMAIN; unknown clients match nothing."""
+    world = zones(source)
+    world.names.put(headless("db", keys=ZONE))
+    for client in ("10.0.1.4", "203.0.113.1"):
+        for kind in ("A", "AAAA", "SRV"):
+            answer = world.names.ask(DB, kind, client)
+            assert answer.rcode() == 0
+            assert not answer.answer
+            assert answer.authority
+    assert world.names.addresses(DB, "10.0.1.2") == ["10.0.0.2"]
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_two_places_never_share_an_answer(source: Source) -> None:
+    """59: the same question from two zones, in turn, gets two answers, also from what is kept."""
+    world = zones(source)
+    world.names.put(headless("db", keys=f"{ZONE},*"))
+    query_a = world.names.addresses
+    for _ in range(3):
+        for at in (1, 2, 3):
+            assert query_a(DB, f"10.0.1.{at}") == [f"10.0.0.{at}"]
+        assert query_a(DB, "198.51.100.1") == EVERYBODY
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_any_label_is_a_key_and_keys_step_down(source: Source) -> None:
+    """54, 51: host first, then rack, then everybody; a label changed later counts at once."""
+    world = zones(source)
+    world.names.put(headless("db", keys=f"{HOST},{RACK},*"))
+    world.node("n-d", {RACK: "r0"})
+    assert world.names.addresses(DB, "10.0.1.1") == ["10.0.0.1"]
+    assert world.names.addresses(DB, "10.0.1.4") == ["10.0.0.1", "10.0.0.3"]
+    world.node("n-d", {RACK: "r1"})
+    assert world.names.addresses(DB, "10.0.1.4") == ["10.0.0.2"]
+    world.node("n-c", {RACK: "r1"}, "172.16.0.3")
+    assert world.names.addresses(DB, "10.0.1.4") == ["10.0.0.2", "10.0.0.3"]
+    world.node("n-d", {})
+    assert world.names.addresses(DB, "10.0.1.4") == EVERYBODY
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_an_address_that_is_given_away_follows_its_new_pod(source: Source) -> None:
+    """62: the newest pod has the address, whether the old one finished, went, or is still there."""
+    world = zones(source)
+    world.names.put(headless("db", keys=f"{ZONE},*"))
+    assert world.names.addresses(DB, "10.0.1.1") == ["10.0.0.1"]
+    world.pod("client-a", "n-a", "10.0.1.1", done=True)
+    assert world.names.addresses(DB, "10.0.1.1") == EVERYBODY
+    world.pod("second", "n-b", "10.0.1.1", created=5)
+    assert world.names.addresses(DB, "10.0.1.1") == ["10.0.0.2"]
+    world.pod("third", "n-c", "10.0.1.1", created=5)
+    assert world.names.addresses(DB, "10.0.1.1") == ["10.0.0.3"]
+    world.pod("second", "n-b", "10.0.1.1", created=5)
+    assert world.names.addresses(DB, "10.0.1.1") == ["10.0.0.3"]
+    world.no_pod("third")
+    assert world.names.addresses(DB, "10.0.1.1") == ["10.0.0.2"]
+    world.no_pod("second")
+    assert world.names.addresses(DB, "10.0.1.1") == EVERYBODY
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_clients_in_their_nodes_network_are_on_it(source: Source) -> None:
+    """60: from locators where such a pod runs; with nodes readable by the node's address."""
+    world = zones(source)
+    world.names.put(headless("db", keys=f"{ZONE},*"))
+    known = [] if source == "locators" else ["10.0.0.2"]
+    assert world.names.addresses(DB, "172.16.0.2") == (known or EVERYBODY)
+    world.pod("agent", "n-b", "172.16.0.2")
+    world.pod("other", "n-b", "172.16.0.2", created=3)
+    assert world.names.addresses(DB, "172.16.0.2") == ["10.0.0.2"]
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_a_deleted_node_makes_its_pods_unknown(source: Source) -> None:
+    """Clients and backends on it are nowhere; keys without * leave them out."""
+    world = zones(source)
+    world.names.put(headless("db", keys=ZONE))
+    assert world.names.addresses(DB, "10.0.1.1") == ["10.0.0.1"]
+    world.no_node("n-a")
+    assert world.names.addresses(DB, "10.0.1.1") == []
+    assert world.names.addresses(DB, "10.0.1.2") == ["10.0.0.2"]
+    local = [
+        endpoint(f"10.0.0.{at}", nodeName=f"n-{zone}", nodes=(f"n-{zone}",))
+        for at, zone in enumerate("abc", 1)
+    ]
+    world.names.put(headless("db"), pieces("db", local))
+    assert world.names.addresses(DB, "10.0.1.1") == EVERYBODY
+    assert world.names.addresses(DB, "10.0.1.2") == ["10.0.0.2"]
+    world.node("n-a", {ZONE: "a"})
+    assert world.names.addresses(DB, "10.0.1.1") == ["10.0.0.1"]
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_hints_decide_where_there_are_no_keys(source: Source) -> None:
+    """Zone and node hints by a proxy's rules: all hinted and one for me, else everybody."""
+    world = zones(source)
+    world.names.put(headless("db"))
+    nodes = ("n-a", "n-b", "n-c")
+    hinted = [
+        endpoint(f"10.0.0.{at}", nodeName=node, zones=(zone,))
+        for at, (node, zone) in enumerate(zip(nodes, "abc", strict=True), 1)
+    ]
+    world.names.put(pieces("db", hinted))
+    assert world.names.addresses(DB, "10.0.1.2") == ["10.0.0.2"]
+    assert world.names.addresses(DB, "10.0.1.4") == EVERYBODY
+    assert world.names.addresses(DB, "203.0.113.1") == EVERYBODY
+    assert world.names.addresses(DB, "10.0.1.2", "AAAA") == ["fd00::1", "fd00::2", "fd00::3"]
+    world.names.put(pieces("db", [*hinted[:2], endpoint("10.0.0.3")]))
+    assert world.names.addresses(DB, "10.0.1.2") == EVERYBODY
+    local = [
+        endpoint(f"10.0.0.{at}", zones=("a",), nodes=(node,)) for at, node in enumerate(nodes, 1)
+    ]
+    world.names.put(pieces("db", local))
+    assert world.names.addresses(DB, "10.0.1.3") == ["10.0.0.3"]
+    assert world.names.addresses(DB, "10.0.1.4") == EVERYBODY
+
+
+def test_peers_that_look_for_each_other_are_not_filtered_by_hints() -> None:
+    """publishNotReadyAddresses: hints leave nobody out, keys do."""
+    world = zones("locators")
+    hinted = [
+        endpoint(f"10.0.0.{at}", zones=("a",), nodeName=f"n-{z}") for at, z in enumerate("abc", 1)
+    ]
+    world.names.put(headless("db", publishNotReadyAddresses=True), pieces("db", hinted))
+    assert world.names.addresses(DB, "10.0.1.1") == EVERYBODY
+    world.names.put(headless("db", publishNotReadyAddresses=True, keys=ZONE))
+    assert world.names.addresses(DB, "10.0.1.1") == ["10.0.0.1"]
+
+
+def test_what_is_the_same_for_everybody() -> None:
+    """61: cluster IPs, names of one endpoint, zones by name, PTR and pods know no place."""
+    world = zones("locators")
+    world.names.put(
+        headless("db", keys=ZONE),
+        service("web", clusterIP="10.96.0.7", ports=[port("http", 80)], keys=f"{ZONE},*"),
+    )
+    for client in ("10.0.1.1", "10.0.1.4", "203.0.113.1"):
+        ask = world.names.addresses
+        assert ask("web.shop.svc.cluster.local", client) == ["10.96.0.7"]
+        assert ask(f"10-0-0-2.{DB}", client) == ["10.0.0.2"]
+        assert ask("10-0-1-2.shop.pod.cluster.local", client) == ["10.0.1.2"]
+        assert ask(f"x.prefer._zone.{DB}", client) == EVERYBODY
+        assert texts(world.names.ask("2.0.0.10.in-addr.arpa", "PTR", client)) == [
+            "10-0-0-2.db.shop.svc.cluster.local."
+        ]
+
+
+def test_the_slices_zone_plays_no_part() -> None:
+    """A backend's labels are its node's: what a slice says of its zone is for pin and prefer."""
+    world = zones("locators")
+    lying = [
+        endpoint(f"10.0.0.{at}", nodeName=f"n-{zone}", zone="b") for at, zone in enumerate("abc", 1)
+    ]
+    world.names.put(headless("db", keys=ZONE), pieces("db", lying))
+    assert world.names.addresses(DB, "10.0.1.1") == ["10.0.0.1"]
+    assert world.names.addresses(f"b.pin._zone.{DB}") == EVERYBODY
+
+
+def test_a_front_may_name_its_client() -> None:
+    """ECS counts from trusted networks only, with a full address; the scope is not zero."""
+    world = zones("locators", trusted=("127.0.0.0/8", "::1/128"))
+    world.names.put(headless("db", keys=f"{ZONE},*"))
+
+    def told(source: str, address: str, prefix: int) -> tuple[list[str], list[Any]]:
+        option = dns.edns.ECSOption(address, prefix)
+        answer = world.names.ask(DB, source=source, options=[option])
+        return texts(answer), list(answer.options)
+
+    for source in ("127.0.0.1", "127.8.9.1", "::1", "::ffff:127.0.0.1"):
+        found, options = told(source, "10.0.1.2", 32)
+        assert found == ["10.0.0.2"]
+        assert [(one.address, one.srclen, one.scopelen) for one in options] == [
+            ("10.0.1.2", 32, 32)
+        ]
+    found, options = told("127.0.0.1", "10.0.1.2", 24)
+    assert found == EVERYBODY
+    assert options[0].scopelen == 24
+    found, options = told("10.0.1.1", "10.0.1.2", 32)
+    assert (found, options) == (["10.0.0.1"], [])
+    assert told("127.0.0.1", "0.0.0.0", 0)[0] == EVERYBODY
+    assert world.names.addresses(DB, "127.0.0.1") == EVERYBODY
+
+
+def test_a_front_that_garbles_its_option_is_told() -> None:
+    """Bits outside of the prefix, a wrong length, a scope in a question: FORMERR if trusted."""
+    world = zones("locators", trusted=("127.0.0.0/8",))
+    world.names.put(headless("db"))
+    for data in (
+        b"",
+        b"\0\1\x20\0\n",
+        b"\0\1\x08\0\n\1",
+        b"\0\1\x18\1\n\0\1",
+        b"\0\1\x21\0" + b"\1" * 5,
+    ):
+        option = dns.edns.GenericOption(dns.edns.OptionType(8), data)
+        query = dns.message.make_query(DB, "A", use_edns=0, options=[option]).to_wire()
+        trusted, other = world.names.send(query, "127.0.0.1"), world.names.send(query, "10.0.1.1")
+        assert trusted is not None and other is not None
+        assert (trusted[3] & 0xF, other[3] & 0xF) == (1, 0)
+
+
+@dataclass(frozen=True)
+class Backend:
+    """What the model knows of an endpoint."""
+
+    address: str
+    node: str
+    zones: tuple[str, ...]
+    nodes: tuple[str, ...]
+
+
+def model(world: World, keys: list[str], backends: list[Backend], client: str) -> list[str]:
+    """Who is told, worked out the long way, straight from the design."""
+    claims = [
+        (state["created"], order, state["node"])
+        for order, (_, state) in enumerate(sorted(world.pods.items()))
+        if client in state["ips"] and not state["done"]
+    ]
+    node = max(claims)[2] if claims else ""
+    mine = world.nodes.get(node, {})
+    node = node if node in world.nodes else ""
+    if keys:
+        for key in keys:
+            if key == "*":
+                return sorted(one.address for one in backends)
+            if key not in mine:
+                continue
+            same = [
+                one.address
+                for one in backends
+                if one.node in world.nodes and world.nodes[one.node].get(key) == mine[key]
+            ]
+            if same:
+                return sorted(same)
+        return []
+    if all(one.nodes for one in backends):
+        same = [one.address for one in backends if node and node in one.nodes]
+        if same:
+            return sorted(same)
+    if all(one.zones for one in backends):
+        same = [one.address for one in backends if mine.get(ZONE) and mine[ZONE] in one.zones]
+        if same:
+            return sorted(same)
+    return sorted(one.address for one in backends)
+
+
+def draw_labels(rng: random.Random, name: str) -> dict[str, str]:
+    """Labels of a node, some of them missing."""
+    every = {ZONE: rng.choice("abc"), HOST: name, RACK: rng.choice("rst"), "x/y": rng.choice("12")}
+    return {key: value for key, value in every.items() if rng.random() < 0.8}
+
+
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("seed", range(60))
+def test_random_clusters_against_the_model(source: Source, seed: int) -> None:
+    """Whatever the cluster, the keys and the hints, and after every change: the model's answer."""
+    rng = random.Random(seed)
+    world = World(source)
+    nodes = [f"n{at}" for at in range(rng.randint(1, 6))]
+    for name in nodes:
+        world.node(name, draw_labels(rng, name))
+        world.pod(f"anchor-{name}", name, f"10.9.0.{nodes.index(name)}")
+    clients = [f"10.0.1.{at}" for at in range(4)]
+    keys = rng.sample([ZONE, HOST, RACK, "x/y"], rng.randint(0, 3)) + rng.choice([[], ["*"]])
+    hinting = rng.choice(["none", "all", "some", "nodes"])
+    backends = []
+    for at in range(rng.randint(1, 6)):
+        place = rng.choice([*nodes, "", "gone"])
+        zone = (rng.choice("abc"),) if hinting == "all" or rng.random() < 0.3 else ()
+        hosts = (rng.choice(nodes),) if hinting == "nodes" else ()
+        backends.append(Backend(f"10.0.0.{at}", place, zone if hinting != "none" else (), hosts))
+        if place in nodes:
+            world.pod(f"db-{at}", place, f"10.0.0.{at}")
+    world.names.put(
+        headless("db", keys=",".join(keys)),
+        pieces(
+            "db",
+            [
+                endpoint(one.address, zones=one.zones, nodes=one.nodes, nodeName=one.node or None)
+                for one in backends
+            ],
+        ),
+    )
+    for step in range(6):
+        for client in clients:
+            expected = model(world, keys, backends, client)
+            assert world.names.addresses(DB, client) == expected, (step, client, keys)
+        match rng.choice(["relabel", "pod", "finish", "move", "node"]):
+            case "relabel":
+                name = rng.choice(nodes)
+                world.node(name, draw_labels(rng, name))
+            case "pod":
+                world.pod(f"p{step}", rng.choice(nodes), rng.choice(clients), created=step)
+            case "finish" if world.pods:
+                name = rng.choice(sorted(world.pods))
+                state = world.pods[name]
+                world.pod(name, state["node"], *state["ips"], created=state["created"], done=True)
+            case "move":
+                world.pod(f"m{step}", rng.choice(nodes), rng.choice(clients), created=step)
+            case "node" if len(nodes) > 1:
+                name = nodes.pop()
+                world.no_node(name)

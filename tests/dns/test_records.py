@@ -1,0 +1,331 @@
+"""The records of Kubernetes' DNS specification, one by one, and CoreDNS's words beyond it."""
+
+from __future__ import annotations
+
+import dns.flags
+import dns.reversename
+import pytest
+from tests.dns.clusters import (
+    Names,
+    code_of,
+    endpoint,
+    headless,
+    namespace,
+    pieces,
+    port,
+    service,
+    texts,
+)
+
+SVC = "shop.svc.cluster.local."
+
+
+def names() -> Names:
+    """A small cluster with one Service of each kind."""
+    found = Names()
+    found.put(
+        namespace("shop"),
+        namespace("empty"),
+        service(
+            "web",
+            clusterIP="10.96.0.7",
+            clusterIPs=["10.96.0.7", "fd00:96::7"],
+            ports=[port("http", 80), port("dns", 53, "UDP")],
+        ),
+        pieces("web", [endpoint("10.0.0.1"), endpoint("10.0.0.2", hostname="second")]),
+        headless("db", ports=[port("sql", 5432)]),
+        pieces(
+            "db",
+            [
+                endpoint("10.0.1.1", hostname="db-0", zone="zone-A.1"),
+                endpoint("10.0.1.2", zone="zone-b"),
+                endpoint("10.0.1.3", ready=False),
+            ],
+            ports=[port("sql", 5432)],
+        ),
+        pieces(
+            "db",
+            [endpoint("fd00::1", hostname="db-0"), endpoint("fd00::2"), endpoint("fd00:1::")],
+            family="IPv6",
+            ports=[port("sql", 5432)],
+        ),
+        headless("portless", ports=[]),
+        pieces("portless", [endpoint("10.0.2.1")], ports=[]),
+        headless("asleep"),
+        pieces("asleep", [endpoint("10.0.3.1", ready=False)]),
+        service("out", type="ExternalName", externalName="example.com"),
+    )
+    for name, space, ips in (
+        ("p", "shop", ["10.0.0.1", "fd00::a:1"]),
+        ("q", "other", ["10.0.0.9"]),
+    ):
+        found.put(
+            {
+                "kind": "PodLocator",
+                "metadata": {"name": name, "namespace": space, "uid": name},
+                "ips": [{"ip": ip} for ip in ips],
+            }
+        )
+    return found
+
+
+def test_the_schema_version_is_a_text_record() -> None:
+    """2.2: dns-version tells which specification is followed."""
+    answer = names().ask("dns-version.cluster.local", "TXT")
+    assert texts(answer) == ['"1.1.0"']
+    assert answer.answer[0].ttl == 28800
+
+
+def test_a_cluster_ip_has_addresses_of_each_family() -> None:
+    """2.3.1: A and AAAA of a Service are its cluster IPs, with a short time to live."""
+    found = names()
+    answer = found.ask(f"web.{SVC}")
+    assert texts(answer) == ["10.96.0.7"]
+    assert answer.answer[0].ttl == 5
+    assert answer.flags & dns.flags.AA
+    assert found.addresses(f"web.{SVC}", kind="AAAA") == ["fd00:96::7"]
+
+
+def test_each_named_port_has_a_service_record() -> None:
+    """2.3.2: SRV of a port leads to the Service's own name, with its addresses beside."""
+    found = names()
+    answer = found.ask(f"_http._tcp.web.{SVC}", "SRV")
+    assert texts(answer) == [f"0 50 80 web.{SVC}"]
+    assert texts(answer, "additional") == ["10.96.0.7", "fd00:96::7"]
+    assert texts(found.ask(f"_dns._udp.web.{SVC}", "SRV")) == [f"0 50 53 web.{SVC}"]
+    assert found.code(f"_http._udp.web.{SVC}", "SRV") == "NXDOMAIN"
+    assert texts(found.ask(f"web.{SVC}", "SRV")) == [f"0 25 53 web.{SVC}", f"0 25 80 web.{SVC}"]
+    assert found.addresses(f"_http._tcp.web.{SVC}") == ["10.96.0.7"]
+
+
+def test_a_cluster_ip_has_a_name() -> None:
+    """2.3.3: PTR of a cluster IP is its Service."""
+    for address in ("10.96.0.7", "fd00:96::7"):
+        answer = names().ask(dns.reversename.from_address(address).to_text(), "PTR")
+        assert texts(answer) == [f"web.{SVC}"]
+        assert answer.flags & dns.flags.AA
+
+
+def test_a_headless_service_is_its_ready_endpoints() -> None:
+    """2.4.1: A and AAAA of a headless Service are the addresses of ready endpoints."""
+    found = names()
+    assert found.addresses(f"db.{SVC}") == ["10.0.1.1", "10.0.1.2"]
+    assert found.addresses(f"db.{SVC}", kind="AAAA") == ["fd00:1::", "fd00::1", "fd00::2"]
+    assert found.code(f"asleep.{SVC}") == "NXDOMAIN"
+
+
+def test_endpoints_have_names_of_their_own() -> None:
+    """A hostname, else the address with dashes; a dash at the end gets a 0; never both names."""
+    found = names()
+    assert found.addresses(f"db-0.db.{SVC}") == ["10.0.1.1"]
+    assert found.addresses(f"db-0.db.{SVC}", kind="AAAA") == ["fd00::1"]
+    assert found.addresses(f"10-0-1-2.db.{SVC}") == ["10.0.1.2"]
+    assert found.addresses(f"fd00--2.db.{SVC}", kind="AAAA") == ["fd00::2"]
+    assert found.addresses(f"fd00-1--0.db.{SVC}", kind="AAAA") == ["fd00:1::"]
+    assert found.code(f"10-0-1-1.db.{SVC}") == "NXDOMAIN"
+    assert found.code(f"10-0-1-3.db.{SVC}") == "NXDOMAIN"
+    assert found.code(f"10-0-1-2.db.{SVC}", "AAAA") == "NODATA"
+    assert found.addresses(f"10-0-0-1.web.{SVC}") == ["10.0.0.1"]
+    assert found.addresses(f"second.web.{SVC}") == ["10.0.0.2"]
+
+
+def test_headless_ports_have_service_records_for_each_endpoint() -> None:
+    """2.4.2: SRV of a headless Service names each endpoint once; addresses stand beside."""
+    found = names()
+    answer = found.ask(f"_sql._tcp.db.{SVC}", "SRV")
+    assert texts(answer) == sorted(
+        f"0 20 5432 {host}.db.{SVC}" for host in ("db-0", "10-0-1-2", "fd00--2", "fd00-1--0")
+    )
+    glue = ["10.0.1.1", "10.0.1.2", "fd00:1::", "fd00::1", "fd00::2"]
+    assert texts(answer, "additional") == glue
+    one = found.ask(f"db-0.db.{SVC}", "SRV")
+    assert texts(one) == [f"0 50 5432 db-0.db.{SVC}"]
+    assert texts(one, "additional") == ["10.0.1.1", "fd00::1"]
+    assert found.code(f"portless.{SVC}", "SRV") == "NODATA"
+    assert found.addresses(f"portless.{SVC}") == ["10.0.2.1"]
+
+
+def test_endpoints_have_reverse_names_in_every_service() -> None:
+    """2.4.3: PTR of an endpoint is its name; of one in several Services, several."""
+    found = names()
+    assert texts(found.ask("1.1.0.10.in-addr.arpa", "PTR")) == [f"db-0.db.{SVC}"]
+    found.put(headless("also"), pieces("also", [endpoint("10.0.0.1", hostname="me")]))
+    assert texts(found.ask("1.0.0.10.in-addr.arpa", "PTR")) == sorted(
+        [f"10-0-0-1.web.{SVC}", f"me.also.{SVC}"]
+    )
+
+
+def test_an_external_name_is_an_alias() -> None:
+    """2.5: CNAME; other types that end nowhere are NODATA, and it has no ports."""
+    found = names()
+    answer = found.ask(f"out.{SVC}", "CNAME")
+    assert texts(answer) == ["example.com."]
+    assert answer.flags & dns.flags.AA
+    for kind in ("TXT", "SRV", "MX"):
+        assert found.code(f"out.{SVC}", kind) == "NODATA"
+    assert found.code(f"_http._tcp.out.{SVC}", "SRV") == "NXDOMAIN"
+    assert found.code(f"x.out.{SVC}") == "NXDOMAIN"
+
+
+def test_pods_have_names_if_they_are_there() -> None:
+    """A pod is found by its address, in its own namespace only."""
+    found = names()
+    assert found.addresses("10-0-0-1.shop.pod.cluster.local") == ["10.0.0.1"]
+    assert found.addresses("fd00--a-1.shop.pod.cluster.local", kind="AAAA") == ["fd00::a:1"]
+    assert found.code("10-0-0-1.shop.pod.cluster.local", "AAAA") == "NODATA"
+    assert found.code("10-0-0-2.shop.pod.cluster.local") == "NXDOMAIN"
+    assert found.code("10-0-0-9.shop.pod.cluster.local") == "NXDOMAIN"
+    assert found.code("10-0-0-9.other.pod.cluster.local") == "NXDOMAIN"
+    assert found.code("nonsense.shop.pod.cluster.local") == "NXDOMAIN"
+
+
+@pytest.mark.parametrize("kind", ["A", "AAAA", "TXT", "SRV", "MX", "ANY", "CNAME", "HTTPS"])
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        ("cluster.local", "NODATA"),
+        ("svc.cluster.local", "NODATA"),
+        ("pod.cluster.local", "NODATA"),
+        ("shop.svc.cluster.local", "NODATA"),
+        ("empty.pod.cluster.local", "NODATA"),
+        ("gone.svc.cluster.local", "NXDOMAIN"),
+        ("web.gone.svc.cluster.local", "NXDOMAIN"),
+        ("*.shop.svc.cluster.local", "NXDOMAIN"),
+        ("web.*.svc.cluster.local", "NXDOMAIN"),
+        ("shop.cluster.local", "NXDOMAIN"),
+        ("web.shop.cluster.local", "NXDOMAIN"),
+        ("a.b.c.web.shop.svc.cluster.local", "NXDOMAIN"),
+        ("google.com.shop.svc.cluster.local", "NXDOMAIN"),
+    ],
+)
+def test_names_without_records(name: str, code: str, kind: str) -> None:
+    """The domain and namespaces exist without records; what is not there is NXDOMAIN."""
+    assert names().code(name, kind) == code
+
+
+def test_zones_can_be_named() -> None:
+    """`pin` answers a zone's endpoints or nothing, `prefer` all if the zone has none."""
+    found = names()
+    assert found.addresses(f"zone-A.1.pin._zone.db.{SVC}") == ["10.0.1.1"]
+    assert found.addresses(f"ZONE-B.prefer._zone.db.{SVC}") == ["10.0.1.2"]
+    everybody = ["10.0.1.1", "10.0.1.2"]
+    assert found.addresses(f"zone-x.prefer._zone.db.{SVC}") == everybody
+    assert found.code(f"zone-x.pin._zone.db.{SVC}") == "NODATA"
+    assert found.code(f"zone-x.pin._zone.db.{SVC}", "TXT") == "NODATA"
+    assert found.code(f"zone-b.pin._zone.asleep.{SVC}") == "NODATA"
+    assert found.code(f"zone-b.pin._zone.web.{SVC}") == "NXDOMAIN"
+    assert found.code(f"zone-b.pin._zone.nobody.{SVC}") == "NXDOMAIN"
+    assert found.code(f"zone-b.near._zone.db.{SVC}") == "NXDOMAIN"
+    srv = found.ask(f"zone-b.pin._zone.db.{SVC}", "SRV")
+    assert texts(srv) == [f"0 100 5432 10-0-1-2.db.{SVC}"]
+    assert texts(srv, "additional") == ["10.0.1.2"]
+
+
+def test_the_domain_has_soa_and_ns() -> None:
+    """The apex has a SOA record and, where the server has an address, a name server."""
+    found = names()
+    soa = texts(found.ask("cluster.local", "SOA"))
+    assert soa == ["ns.dns.cluster.local. hostmaster.cluster.local. 7 7200 1800 86400 5"]
+    assert found.code("cluster.local", "NS") == "NODATA"
+    own = Names(addresses=("10.0.9.9",))
+    assert texts(own.ask("cluster.local", "NS")) == ["ns.dns.cluster.local."]
+    assert own.addresses("ns.dns.cluster.local") == ["10.0.9.9"]
+    own.put(
+        namespace("kube-system"),
+        service("kube-dns", "kube-system", clusterIP="10.96.0.10", ports=[port("dns", 53)]),
+        pieces("kube-dns", [endpoint("10.0.9.9")], "kube-system"),
+    )
+    answer = own.ask("cluster.local", "NS")
+    assert texts(answer) == ["kube-dns.kube-system.svc.cluster.local."]
+    assert texts(answer, "additional") == ["10.96.0.10"]
+
+
+def test_several_domains_are_the_same_cluster() -> None:
+    """Every domain has the names; PTR records lead to the first."""
+    found = Names(domains=("cluster.local", "corp.example"))
+    found.put(namespace("shop"), service("web", clusterIP="10.96.0.7", ports=[port("http", 80)]))
+    assert found.addresses("web.shop.svc.corp.example") == ["10.96.0.7"]
+    assert found.addresses(f"web.{SVC}") == ["10.96.0.7"]
+    srv = found.ask("web.shop.svc.corp.example", "SRV")
+    assert texts(srv) == ["0 100 80 web.shop.svc.corp.example."]
+    assert texts(found.ask("7.0.96.10.in-addr.arpa", "PTR")) == [f"web.{SVC}"]
+
+
+def test_aliases_are_followed_inside_of_the_cluster() -> None:
+    """An alias and its end are one answer, the alias first; one that leads nowhere is NODATA."""
+    found = names()
+    found.put(
+        service("one", type="ExternalName", externalName=f"two.{SVC}"),
+        service("two", type="ExternalName", externalName=f"DB.{SVC}"),
+        service("self", type="ExternalName", externalName=f"self.{SVC}"),
+        service("ping", type="ExternalName", externalName=f"pong.{SVC}"),
+        service("pong", type="ExternalName", externalName=f"ping.{SVC}"),
+        service("lost", type="ExternalName", externalName=f"nobody.{SVC}"),
+        service("number", type="ExternalName", externalName="192.0.2.1"),
+    )
+    answer = found.ask(f"one.{SVC}")
+    assert [str(records) for records in answer.answer][:2] == [
+        f"one.{SVC} 5 IN CNAME two.{SVC}",
+        f"two.{SVC} 5 IN CNAME DB.{SVC}",
+    ]
+    assert sorted(str(one) for one in answer.answer[2]) == ["10.0.1.1", "10.0.1.2"]
+    for name in ("self", "ping", "lost"):
+        assert found.code(f"{name}.{SVC}") == "NODATA"
+    assert found.code(f"number.{SVC}") == "NXDOMAIN"
+
+
+@pytest.mark.parametrize(("aliases", "code"), [(11, "NOERROR"), (12, "NODATA")])
+def test_chains_of_aliases_end(aliases: int, code: str) -> None:
+    """After the first alias at most ten more steps are taken."""
+    found = names()
+    for step in range(aliases):
+        end = f"c{step + 1}.{SVC}" if step + 1 < aliases else f"web.{SVC}"
+        found.put(service(f"c{step}", type="ExternalName", externalName=end))
+    answer = found.ask(f"c0.{SVC}")
+    assert code_of(answer) == code
+    assert len(answer.answer) == (aliases + 1 if code == "NOERROR" else 0)
+
+
+def test_answers_follow_every_change() -> None:
+    """What was kept is dropped by exactly the changes it was made from."""
+    found = names()
+    assert found.addresses(f"db.{SVC}") == ["10.0.1.1", "10.0.1.2"]
+    assert found.code(f"new.{SVC}") == "NXDOMAIN"
+    assert found.code("web.late.svc.cluster.local") == "NXDOMAIN"
+    assert texts(found.ask("1.1.0.10.in-addr.arpa", "PTR")) == [f"db-0.db.{SVC}"]
+    assert found.addresses(f"web.{SVC}") == ["10.96.0.7"]
+    kept = len(found.responder.kept.table)
+    ports = [port("sql", 5432)]
+    found.put(pieces("db", [endpoint("10.0.1.1", hostname="x")], ports=ports))
+    assert len(found.responder.kept.table) == kept - 2
+    assert found.addresses(f"db.{SVC}") == ["10.0.1.1"]
+    assert texts(found.ask("1.1.0.10.in-addr.arpa", "PTR")) == [f"x.db.{SVC}"]
+    found.put(service("new", clusterIP="10.96.0.8", ports=[port("http", 80)]))
+    assert found.addresses(f"new.{SVC}") == ["10.96.0.8"]
+    found.put(namespace("late"), service("web", "late", clusterIP="10.96.0.9", ports=ports))
+    assert found.addresses("web.late.svc.cluster.local") == ["10.96.0.9"]
+    found.remove("EndpointSlice", "db-ipv4", "shop")
+    assert found.code(f"db.{SVC}") == "NODATA"
+    found.remove("EndpointSlice", "db-ipv6", "shop")
+    assert found.code(f"db.{SVC}") == "NXDOMAIN"
+    found.remove("Service", "new", "shop")
+    assert found.code(f"new.{SVC}") == "NXDOMAIN"
+    found.remove("Namespace", "late")
+    assert found.code("web.late.svc.cluster.local") == "NXDOMAIN"
+
+
+def test_before_the_first_lists_nothing_is_denied() -> None:
+    """A server that does not know yet says so, for names and for addresses of the cluster."""
+    found = names()
+    found.synced = False
+    for name, kind in ((f"web.{SVC}", "A"), (f"nobody.{SVC}", "A"), ("1.in-addr.arpa", "PTR")):
+        answer = found.ask(name, kind)
+        assert answer.rcode() == 2
+        assert not answer.authority
+
+
+def test_records_take_turns() -> None:
+    """Clients that use the first address get each of them in turn."""
+    found = names()
+    firsts = {str(found.ask(f"db.{SVC}").answer[0][0]) for _ in range(4)}
+    assert firsts == {"10.0.1.1", "10.0.1.2"}

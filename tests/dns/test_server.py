@@ -1,0 +1,418 @@
+"""The server on real sockets: packets, streams, bounds, other servers, loops and stopping."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import cast
+
+import dns.asyncquery
+import dns.flags
+import dns.message
+import dns.rcode
+import dns.rrset
+import pytest
+from tests.dns.clusters import Names, endpoint, headless, namespace, pieces, port, service, texts
+from tests.embedded.virtual_cluster import until
+
+from zonewise.dns.cache import AnswerCache
+from zonewise.dns.forward import Forwarder, ResolvConf, read_resolv_conf
+from zonewise.dns.names import parse_domain
+from zonewise.dns.responder import Forwards
+from zonewise.dns.server import bind
+from zonewise.dns.tcp import StreamServer
+from zonewise.dns.udp import PacketServer
+from zonewise.dns.upstream import Upstream
+
+pytestmark = pytest.mark.asyncio
+
+WEB = "web.shop.svc.cluster.local."
+MANY = "many.shop.svc.cluster.local."
+
+
+def names(*, forwards: Forwards | None = None) -> Names:
+    """A small cluster."""
+    found = Names(forwards=forwards)
+    found.put(
+        namespace("shop"),
+        service("web", clusterIP="10.96.0.7", ports=[port("http", 80)]),
+        service("out", type="ExternalName", externalName="www.example.com"),
+        headless("many"),
+        pieces("many", [endpoint(f"10.0.0.{at}") for at in range(1, 101)]),
+    )
+    return found
+
+
+@asynccontextmanager
+async def serving(
+    found: Names, *, idle: float = 10.0, most: int = 100, host: str = "127.0.0.1"
+) -> AsyncIterator[int]:
+    """The port of a server for a cluster."""
+    packets, listening = bind(host, 0)
+    number = packets.getsockname()[1]
+    over_packets = PacketServer(packets, found.responder)
+    over_streams = StreamServer(listening, found.responder, connections=most, idle=idle)
+    over_packets.start()
+    await over_streams.start()
+    try:
+        yield number
+    finally:
+        over_packets.stop()
+        await over_streams.stop()
+
+
+Reply = Callable[[dns.message.Message], dns.message.Message | bytes | None]
+
+
+class Other(asyncio.DatagramProtocol):
+    """Another server, over packets, that answers as a test says."""
+
+    def __init__(self, reply: Reply) -> None:
+        self.reply = reply
+        self.asked: list[dns.message.Message] = []
+        self.sources: list[int] = []
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.DatagramTransport", transport)
+
+    def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:
+        query = dns.message.from_wire(data)
+        if query.question[0].name.to_text().endswith(".invalid."):
+            return
+        self.asked.append(query)
+        self.sources.append(addr[1])
+        told = self.reply(query)
+        if told is not None:
+            self.transport.sendto(told if isinstance(told, bytes) else told.to_wire(), addr)
+
+
+@asynccontextmanager
+async def other(reply: Reply) -> AsyncIterator[tuple[Upstream, Other]]:
+    """Another server, and its address."""
+    loop = asyncio.get_running_loop()
+    transport, protocol = await loop.create_datagram_endpoint(
+        lambda: Other(reply), local_addr=("127.0.0.1", 0)
+    )
+    try:
+        yield Upstream("127.0.0.1", transport.get_extra_info("sockname")[1]), protocol
+    finally:
+        transport.close()
+
+
+def says(*records: str, rcode: dns.rcode.Rcode = dns.rcode.NOERROR, ttl: int = 60) -> Reply:
+    """A reply with these records for whatever name is asked."""
+
+    def reply(query: dns.message.Message) -> dns.message.Message:
+        found = dns.message.make_response(query, recursion_available=True)
+        found.set_rcode(rcode)
+        name = query.question[0].name
+        for record in records:
+            kind, _, data = record.partition(" ")
+            found.answer.append(dns.rrset.from_text(name, ttl, "IN", kind, data))
+        return found
+
+    return reply
+
+
+async def udp(number: int, name: str, kind: str = "A", timeout: float = 10) -> dns.message.Message:
+    """A question in a packet."""
+    query = dns.message.make_query(name, kind)
+    return await dns.asyncquery.udp(query, "127.0.0.1", timeout=timeout, port=number)
+
+
+async def test_packets_are_answered() -> None:
+    """The same question twice: once worked out, once from what was kept."""
+    found = names()
+    async with serving(found) as number:
+        for _ in range(3):
+            assert texts(await udp(number, WEB)) == ["10.96.0.7"]
+        assert found.responder.kept.counts().total() == 2
+
+
+async def test_a_socket_of_both_families_knows_its_clients() -> None:
+    """An IPv4 client of an IPv6 socket is ::ffff:127.0.0.1 there, and is the pod it is."""
+    found = names()
+    zone = "topology.kubernetes.io/zone"
+    for at, place in enumerate("ab", 1):
+        found.put({"kind": "Node", "metadata": {"name": f"n{at}", "labels": {zone: place}}})
+    found.put(
+        headless("near", keys=zone),
+        pieces("near", [endpoint("10.0.9.1", nodeName="n1"), endpoint("10.0.9.2", nodeName="n2")]),
+        {
+            "kind": "Pod",
+            "metadata": {"name": "me", "namespace": "shop", "uid": "u"},
+            "spec": {"nodeName": "n2"},
+            "status": {"phase": "Running", "podIPs": [{"ip": "127.0.0.1"}, {"ip": "::1"}]},
+        },
+    )
+    async with serving(found, host="::") as number:
+        for where in ("127.0.0.1", "::1"):
+            query = dns.message.make_query("near.shop.svc.cluster.local.", "A")
+            for ask in (dns.asyncquery.udp, dns.asyncquery.udp, dns.asyncquery.tcp):
+                answer = await ask(query, where, timeout=10, port=number)
+                assert texts(answer) == ["10.0.9.2"]
+
+
+async def test_many_packets_at_once_are_all_answered() -> None:
+    """More than one wake-up takes: none is lost, each answer has the id of its question."""
+    async with serving(names()) as number:
+        loop = asyncio.get_running_loop()
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as sock:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
+            sock.connect(("127.0.0.1", number))
+            body = dns.message.make_query(WEB, "A").to_wire()[2:]
+            for identity in range(150):
+                sock.send(identity.to_bytes(2, "big") + body)
+            async with asyncio.timeout(180):
+                got = [await loop.sock_recv(sock, 512) for _ in range(150)]
+            assert sorted(int.from_bytes(one[:2], "big") for one in got) == list(range(150))
+
+
+async def test_a_stream_carries_many_questions_cut_anywhere() -> None:
+    """Pipelined, byte by byte and all at once; the answers come back for each id."""
+    async with serving(names()) as number:
+        queries = [dns.message.make_query(name, "A") for name in (WEB, MANY, WEB, "nope.")]
+        for at, query in enumerate(queries):
+            query.id = at
+        framed = b"".join(
+            len(wire).to_bytes(2, "big") + wire for wire in (one.to_wire() for one in queries)
+        )
+        for size in (1, 7, len(framed)):
+            reader, writer = await asyncio.open_connection("127.0.0.1", number)
+            for part in _parts(framed, size):
+                writer.write(part)
+                await writer.drain()
+            answers = {}
+            for _ in queries:
+                length = int.from_bytes(await reader.readexactly(2), "big")
+                answer = dns.message.from_wire(await reader.readexactly(length))
+                answers[answer.id] = answer
+            assert len(texts(answers[1])) == 100
+            assert answers[3].rcode() == dns.rcode.REFUSED
+            writer.close()
+
+
+def _parts(data: bytes, size: int) -> list[bytes]:
+    return [data[at : at + size] for at in range(0, len(data), size)]
+
+
+async def test_what_was_cut_off_comes_over_a_stream() -> None:
+    """A client that gets TC asks over TCP and gets everything."""
+    async with serving(names()) as number:
+        query = dns.message.make_query(MANY, "A")
+        answer, by_stream = await dns.asyncquery.udp_with_fallback(
+            query, "127.0.0.1", timeout=10, port=number
+        )
+        assert by_stream
+        assert len(texts(answer)) == 100
+
+
+async def test_idle_connections_end_and_there_are_not_too_many() -> None:
+    """A connection that asks nothing is closed; one too many is not taken."""
+    async with serving(names(), idle=0.2, most=1) as number:
+        reader, writer = await asyncio.open_connection("127.0.0.1", number)
+        other_reader, other_writer = await asyncio.open_connection("127.0.0.1", number)
+        with pytest.raises((EOFError, ConnectionError)):
+            await other_reader.readexactly(1)
+        assert await reader.read() == b""
+        writer.close()
+        other_writer.close()
+
+
+async def test_other_names_are_asked_of_others() -> None:
+    """The answer is theirs: no AA, RA set; from a port and with an id of its own each time."""
+    async with other(says("A 198.51.100.7", ttl=0)) as (upstream, peer):
+        found = names(forwards=Forwarder(lambda: [upstream]))
+        async with serving(found) as number:
+            for _ in range(5):
+                answer = await udp(number, "www.example.com.")
+                assert texts(answer) == ["198.51.100.7"]
+                assert not answer.flags & dns.flags.AA
+                assert answer.flags & dns.flags.RA
+            assert len(set(peer.sources)) > 1
+            assert len({query.id for query in peer.asked}) > 1
+
+
+async def test_an_alias_ends_outside() -> None:
+    """ExternalName: the alias first, then what others know; AA, because the alias is ours."""
+    async with other(says("A 198.51.100.7")) as (upstream, _):
+        found = names(forwards=Forwarder(lambda: [upstream]))
+        async with serving(found) as number:
+            answer = await udp(number, "out.shop.svc.cluster.local.")
+            assert [records.rdtype for records in answer.answer] == [5, 1]
+            assert answer.flags & dns.flags.AA
+
+
+async def test_names_of_the_cluster_are_never_forwarded() -> None:
+    """Existing or not, and before the first lists."""
+    async with other(says("A 198.51.100.7")) as (upstream, peer):
+        found = names(forwards=Forwarder(lambda: [upstream]))
+        async with serving(found) as number:
+            await udp(number, WEB)
+            await udp(number, "nope.shop.svc.cluster.local.")
+            found.synced = False
+            assert (await udp(number, WEB, "AAAA")).rcode() == dns.rcode.SERVFAIL
+            assert not peer.asked
+            found.synced = True
+            await udp(number, "9.9.9.10.in-addr.arpa.", "PTR")
+            assert len(peer.asked) == 1
+
+
+async def test_answers_are_kept_as_long_as_they_say() -> None:
+    """A second question is answered here, with less time to live; denials too."""
+    async with other(says("A 198.51.100.7")) as (upstream, peer):
+        forwarder = Forwarder(lambda: [upstream])
+        async with serving(names(forwards=forwarder)) as number:
+            await udp(number, "www.example.com.")
+            await udp(number, "WWW.example.com.")
+            assert len(peer.asked) == 1
+            assert forwarder.cache.hits == 1
+
+
+async def test_the_next_server_answers_for_a_dead_one() -> None:
+    """A silent server and a closed port are passed by; the good one is asked first afterwards."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as closed:
+        closed.bind(("127.0.0.1", 0))
+        nobody = Upstream("127.0.0.1", closed.getsockname()[1])
+    async with (
+        other(lambda _: None) as (silent, mute),
+        other(says("A 198.51.100.7", ttl=0)) as (good, _),
+    ):
+        forwarder = Forwarder(lambda: [nobody, silent, good], patience=0.05)
+        async with serving(names(forwards=forwarder)) as number:
+            assert texts(await udp(number, "www.example.com.")) == ["198.51.100.7"]
+            assert len(mute.asked) == 1
+            assert texts(await udp(number, "www.example.com.")) == ["198.51.100.7"]
+            assert len(mute.asked) == 1
+
+
+async def test_a_server_that_fails_is_passed_by_and_its_code_told_if_all_do() -> None:
+    """SERVFAIL of one is not the answer if another knows; if none does it is."""
+    async with (
+        other(says(rcode=dns.rcode.SERVFAIL)) as (bad, _),
+        other(says("A 198.51.100.7")) as (good, _),
+    ):
+        async with serving(names(forwards=Forwarder(lambda: [bad, good]))) as number:
+            assert texts(await udp(number, "www.example.com.")) == ["198.51.100.7"]
+        async with serving(names(forwards=Forwarder(lambda: [bad]))) as number:
+            assert (await udp(number, "www.example.com.")).rcode() == dns.rcode.SERVFAIL
+
+
+async def test_answers_to_other_questions_are_not_believed() -> None:
+    """A packet with another id or another name is as if it had not come."""
+
+    def forged(query: dns.message.Message) -> bytes:
+        lie = says("A 203.0.113.66")(query)
+        assert isinstance(lie, dns.message.Message)
+        lie.id = query.id ^ 1
+        return lie.to_wire()
+
+    def elsewhere(query: dns.message.Message) -> dns.message.Message | bytes | None:
+        return says("A 203.0.113.66")(dns.message.make_query("other.example.", "A", id=query.id))
+
+    for reply in (forged, elsewhere):
+        async with other(reply) as (liar, _), other(says("A 198.51.100.7")) as (good, _):
+            servers = [liar, good]
+            forwarder = Forwarder(servers.copy, patience=0.05)
+            async with serving(names(forwards=forwarder)) as number:
+                assert texts(await udp(number, "www.example.com.")) == ["198.51.100.7"]
+
+
+async def test_cut_off_answers_are_asked_for_over_a_stream() -> None:
+    """TC of a server is followed by TCP to it."""
+
+    def cut(query: dns.message.Message) -> dns.message.Message:
+        found = dns.message.make_response(query)
+        found.flags |= dns.flags.TC
+        return found
+
+    async def whole(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        length = int.from_bytes(await reader.readexactly(2), "big")
+        query = dns.message.from_wire(await reader.readexactly(length))
+        told = says("A 198.51.100.7")(query)
+        assert isinstance(told, dns.message.Message)
+        wire = told.to_wire()
+        writer.write(len(wire).to_bytes(2, "big") + wire)
+        await writer.drain()
+        writer.close()
+
+    async with other(cut) as (upstream, _):
+        server = await asyncio.start_server(whole, "127.0.0.1", upstream.port)
+        async with server, serving(names(forwards=Forwarder(lambda: [upstream]))) as number:
+            answer = await udp(number, "www.example.com.")
+            assert texts(answer) == ["198.51.100.7"]
+            assert not answer.flags & dns.flags.TC
+        async with serving(names(forwards=Forwarder(lambda: [upstream]))) as number:
+            assert (await udp(number, "www.example.com.")).flags & dns.flags.TC
+
+
+async def test_a_loop_to_ourselves_is_found() -> None:
+    """A server that is ourselves is found out and not asked; nothing goes round."""
+    servers: list[Upstream] = []
+    forwarder = Forwarder(lambda: servers, deadline=0.5)
+    found = names(forwards=forwarder)
+    async with serving(found) as number:
+        servers.append(Upstream("127.0.0.1", number))
+        await udp(number, "www.example.com.")
+        await until(lambda: bool(forwarder.looping))
+        assert (await udp(number, "other.example.com.")).rcode() == dns.rcode.REFUSED
+        assert forwarder.asked <= 3
+
+
+async def test_too_many_questions_at_a_time_fail_at_once() -> None:
+    """Bounded: the rest are told so; the same question by many is asked once."""
+    async with other(lambda _: None) as (silent, mute):
+        forwarder = Forwarder(lambda: [silent], concurrent=1, deadline=0.5)
+        async with serving(names(forwards=forwarder)) as number:
+            same = [asyncio.create_task(udp(number, "a.example.")) for _ in range(3)]
+            await until(lambda: bool(mute.asked))
+            assert (await udp(number, "b.example.")).rcode() == dns.rcode.SERVFAIL
+            assert {(await one).rcode() for one in same} == {dns.rcode.SERVFAIL}
+            assert len(mute.asked) == 1
+            assert forwarder.rejected == 1
+
+
+async def test_stale_answers_serve_when_nobody_answers() -> None:
+    """Only if that was chosen."""
+    for stale, code in ((0.0, dns.rcode.SERVFAIL), (3600.0, dns.rcode.NOERROR)):
+        async with other(says("A 198.51.100.7", ttl=1)) as (upstream, peer):
+            cache = AnswerCache(stale=stale)
+            forwarder = Forwarder([upstream].copy, cache=cache, deadline=0.3)
+            async with serving(names(forwards=forwarder)) as number:
+                await udp(number, "www.example.com.")
+                peer.reply = lambda _: None
+                for entry in cache._entries.values():
+                    entry.until -= 2
+                answer = await udp(number, "www.example.com.")
+                assert answer.rcode() == code
+
+
+async def test_stub_domains_have_servers_of_their_own() -> None:
+    """The longest stub domain that fits is asked, others never."""
+    async with (
+        other(says("A 198.51.100.1")) as (usual, usual_peer),
+        other(says("A 198.51.100.2")) as (stub, _),
+    ):
+        stubs = {parse_domain("corp.example"): [stub]}
+        forwarder = Forwarder(lambda: [usual], stubs=stubs)
+        async with serving(names(forwards=forwarder)) as number:
+            assert texts(await udp(number, "x.Corp.example.")) == ["198.51.100.2"]
+            assert not usual_peer.asked
+            assert texts(await udp(number, "xcorp.example.")) == ["198.51.100.1"]
+
+
+async def test_resolv_conf_is_read_again_when_it_changes(tmp_path: Path) -> None:
+    """Servers are in the order of the file; a file that cannot be read keeps the last ones."""
+    path = tmp_path / "resolv.conf"
+    servers = ResolvConf(path)
+    assert servers() == ()
+    path.write_text("search x\nnameserver 10.0.0.2 # first\nnameserver fd00::53\n")
+    assert servers() == (Upstream("10.0.0.2"), Upstream("fd00::53"))
+    path.write_text("nameserver 10.0.0.3\n; nameserver 10.0.0.4\n")
+    assert servers() == (Upstream("10.0.0.3"),)
+    path.unlink()
+    assert servers() == (Upstream("10.0.0.3"),)
+    assert read_resolv_conf("nameserver\n") == ()

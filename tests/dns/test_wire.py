@@ -1,0 +1,348 @@
+"""Messages on the wire: what RFCs say, judged by dnspython, and whatever bytes may come."""
+
+from __future__ import annotations
+
+import struct
+
+import dns.edns
+import dns.exception
+import dns.flags
+import dns.message
+import dns.name
+import dns.opcode
+import dns.rcode
+import dns.rdatatype
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.dns.clusters import (
+    OUTSIDER,
+    Names,
+    endpoint,
+    headless,
+    namespace,
+    pieces,
+    port,
+    service,
+    texts,
+)
+
+from zonewise.dns.wire import Malformed, read_message, read_question
+
+WEB = "web.shop.svc.cluster.local."
+MANY = "many.shop.svc.cluster.local."
+
+
+def names(count: int = 100) -> Names:
+    """A Service with an address, and a headless one with many."""
+    found = Names(trusted=("192.0.2.0/24",))
+    found.put(
+        namespace("shop"),
+        service("web", clusterIP="10.96.0.7", ports=[port("http", 80)]),
+        headless("many"),
+        pieces("many", [endpoint(f"10.0.{at // 250}.{at % 250 + 1}") for at in range(count)]),
+    )
+    return found
+
+
+def test_the_question_is_repeated_in_the_askers_case() -> None:
+    """0x20: every letter of the question comes back as it was sent, also in owners of records."""
+    found = names()
+    mixed = "wEB.sHoP.Svc.cLuster.LOCAL."
+    query = dns.message.make_query(mixed, "A")
+    told = found.send(query.to_wire())
+    assert told is not None
+    answer = dns.message.from_wire(told)
+    assert answer.question[0].name.to_text() == mixed
+    assert answer.answer[0].name.to_text() == mixed
+    assert query.to_wire()[12:] == told[12 : len(query.to_wire())]
+
+
+def test_flags_are_as_the_asker_set_them() -> None:
+    """RD and CD are repeated, RA is set, AD is not ours to set; the id is the asker's."""
+    for flags in (0, dns.flags.RD, dns.flags.RD | dns.flags.CD):
+        query = dns.message.make_query(WEB, "A", flags=flags)
+        told = names().send(query.to_wire())
+        assert told is not None
+        answer = dns.message.from_wire(told)
+        assert answer.id == query.id
+        assert answer.flags == dns.flags.QR | dns.flags.AA | dns.flags.RA | flags
+
+
+def test_edns_only_if_asked_for() -> None:
+    """An OPT record is in the answer exactly if one was in the question, DO repeated."""
+    found = names()
+    assert found.ask(WEB, use_edns=-1, payload=None).edns == -1
+    assert found.ask(WEB).edns == 0
+    assert found.ask(WEB, want_dnssec=True).ednsflags & dns.flags.DO
+    assert not found.ask(WEB).ednsflags & dns.flags.DO
+
+
+def test_an_unknown_version_of_edns_is_told() -> None:
+    """Version 1 is BADVERS, with version 0 in the answer."""
+    answer = names().ask(WEB, use_edns=1)
+    assert answer.rcode() == dns.rcode.BADVERS
+    assert answer.edns == 0
+    assert not answer.answer
+
+
+def test_unknown_options_and_cookies_are_ignored() -> None:
+    """They change nothing, are not repeated, and such questions are not kept."""
+    found = names()
+    options = [
+        dns.edns.GenericOption(dns.edns.OptionType(10), b"12345678"),
+        dns.edns.GenericOption(dns.edns.OptionType(65001), b"x"),
+    ]
+    answer = found.ask(WEB, options=options)
+    assert texts(answer) == ["10.96.0.7"]
+    assert answer.options == ()
+    assert not found.responder.kept.table
+
+
+@pytest.mark.parametrize("size", [0, 100, 511, 512, 1232, 1400])
+def test_answers_fit_what_the_asker_takes(size: int) -> None:
+    """Less than 512 means 512; what does not fit is cut at a record, and TC says so."""
+    query = dns.message.make_query(MANY, "A", use_edns=0, payload=size)
+    told = names().send(query.to_wire())
+    assert told is not None
+    limit = max(512, size)
+    assert limit - 16 < len(told) <= limit
+    answer = dns.message.from_wire(told)
+    assert answer.flags & dns.flags.TC
+    assert len(answer.answer[0]) == (limit - 12 - 33 - 11) // 16
+
+
+def test_names_are_compressed_before_anything_is_cut() -> None:
+    """Thirty addresses take 16 bytes each, so they fit into 512 bytes without EDNS."""
+    query = dns.message.make_query(MANY, "A")
+    told = names(29).send(query.to_wire())
+    assert told is not None
+    assert len(told) <= 512
+    answer = dns.message.from_wire(told)
+    assert not answer.flags & dns.flags.TC
+    assert len(answer.answer[0]) == 29
+
+
+def test_over_a_stream_nothing_is_cut() -> None:
+    """TCP answers are whole, whatever size was named."""
+    found = names(1000)
+    answer = found.ask(MANY, stream=True, payload=512)
+    assert len(answer.answer[0]) == 1000
+    assert not answer.flags & dns.flags.TC
+
+
+def test_glue_that_does_not_fit_is_told() -> None:
+    """SRV answers whose addresses do not fit set TC, so that clients come back over TCP."""
+    found = names(10)
+    query = dns.message.make_query(MANY, "SRV")
+    told = found.send(query.to_wire())
+    assert told is not None
+    answer = dns.message.from_wire(told)
+    assert len(told) <= 512
+    assert answer.flags & dns.flags.TC
+    whole = found.ask(MANY, "SRV")
+    assert len(whole.answer[0]) == 10
+    assert len(texts(whole, "additional")) == 10
+
+
+def test_what_is_no_question_gets_silence() -> None:
+    """Answers, and packets shorter than a header."""
+    query = dns.message.make_query(WEB, "A").to_wire()
+    assert names().send(query[:2] + bytes([query[2] | 0x80]) + query[3:]) is None
+    assert names().send(query[:11]) is None
+    assert names().send(b"") is None
+
+
+@pytest.mark.parametrize("opcode", [1, 2, 4, 5, 6, 15])
+def test_other_operations_are_not_implemented(opcode: int) -> None:
+    """IQUERY, STATUS, NOTIFY, UPDATE, DSO and what nobody has defined: NOTIMP."""
+    query = bytearray(dns.message.make_query(WEB, "A").to_wire())
+    query[2] = query[2] & 0x87 | opcode << 3
+    told = names().send(bytes(query))
+    assert told is not None
+    assert told[3] & 0xF == dns.rcode.NOTIMP
+    assert told[:2] == bytes(query[:2])
+    assert told[2] >> 3 & 0xF == opcode
+
+
+@pytest.mark.parametrize("kind", ["AXFR", "IXFR"])
+def test_transfers_are_refused(kind: str) -> None:
+    """Nobody gets the whole zone."""
+    query = dns.message.make_query("cluster.local", kind)
+    told = names().send(query.to_wire(), stream=True)
+    assert told is not None
+    assert told[3] & 0xF == dns.rcode.REFUSED
+
+
+def test_other_classes_are_refused() -> None:
+    """CHAOS and ANY are not ours."""
+    for cls in ("CH", "ANY"):
+        query = dns.message.make_query("version.bind.", "TXT", rdclass=cls)
+        told = names().send(query.to_wire())
+        assert told is not None
+        assert told[3] & 0xF == dns.rcode.REFUSED
+
+
+def test_any_is_a_few_bytes() -> None:
+    """ANY is no way to make big answers out of small questions."""
+    told = names(1000).send(dns.message.make_query(MANY, "ANY").to_wire())
+    assert told is not None
+    assert len(told) < 150
+
+
+def test_negative_answers_carry_a_soa() -> None:
+    """NXDOMAIN and NODATA can be cached for as long as the SOA says."""
+    for name in ("nobody.shop.svc.cluster.local.", "shop.svc.cluster.local."):
+        answer = names().ask(name)
+        assert len(answer.authority) == 1
+        soa = answer.authority[0]
+        assert soa.rdtype == dns.rdatatype.SOA
+        assert soa.name.to_text() == "cluster.local."
+        assert (soa.ttl, soa[0].minimum) == (5, 5)
+
+
+def test_without_upstream_other_names_are_refused() -> None:
+    """A server that forwards nothing says so."""
+    assert names().ask("example.com").rcode() == dns.rcode.REFUSED
+
+
+@pytest.mark.parametrize(
+    "tail",
+    [
+        b"",
+        b"\x03web",
+        b"\xc0\x0c\x00\x01\x00\x01",
+        b"\x40" + b"a" * 64 + b"\x00\x00\x01\x00\x01",
+        b"\x3f" + b"a" * 10,
+        (b"\x3f" + b"a" * 63) * 4 + b"\x00\x00\x01\x00\x01",
+        b"\x00\x00\x01",
+    ],
+)
+def test_garbled_questions_are_format_errors(tail: bytes) -> None:
+    """Cut off, pointers, labels and names that are too long: FORMERR, with the asker's id."""
+    told = names().send(b"\x12\x34\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00" + tail)
+    assert told is not None
+    assert told[:2] == b"\x12\x34"
+    assert told[2] & 0x80
+    assert told[3] & 0xF == dns.rcode.FORMERR
+
+
+@pytest.mark.parametrize(
+    "counts", [(0, 0, 0, 0), (2, 0, 0, 0), (1, 2, 0, 0), (1, 0, 2, 0), (1, 0, 0, 3), (65535,) * 4]
+)
+def test_counts_that_make_no_sense_are_format_errors(counts: tuple[int, ...]) -> None:
+    """One question, at most one record before and two after it."""
+    query = dns.message.make_query(WEB, "A").to_wire()
+    told = names().send(query[:4] + struct.pack("!4H", *counts) + query[12:])
+    assert told is not None
+    assert told[3] & 0xF == dns.rcode.FORMERR
+
+
+def test_two_opts_are_a_format_error() -> None:
+    """RFC 6891: at most one OPT."""
+    query = dns.message.make_query(WEB, "A", use_edns=0).to_wire()
+    twice = query[:10] + b"\x00\x02" + query[12:] + query[-11:]
+    told = names().send(twice)
+    assert told is not None
+    assert told[3] & 0xF == dns.rcode.FORMERR
+
+
+_NAMES = names()
+
+
+def judged(packet: bytes, *, stream: bool) -> None:
+    """Whatever comes in, nothing is raised, and what goes out is a message that fits."""
+    told = _NAMES.send(packet, OUTSIDER, stream=stream)
+    if told is None:
+        assert len(packet) < 12 or packet[2] & 0x80
+        return
+    assert told[:2] == packet[:2]
+    assert told[2] & 0x80
+    assert len(told) <= (65_535 if stream else max(512, asked_size(packet)))
+    if told[4:6] == b"\x00\x01":
+        dns.message.from_wire(told)
+
+
+def asked_size(packet: bytes) -> int:
+    """What an asker takes, 0 if it does not say."""
+    try:
+        question = read_question(packet)
+    except Malformed:
+        return 0
+    return question.edns.size if question.edns else 0
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.binary(max_size=600), st.booleans())
+def test_any_bytes_are_survived(packet: bytes, stream: bool) -> None:
+    """Random bytes."""
+    judged(packet, stream=stream)
+
+
+@settings(max_examples=600, deadline=None)
+@given(
+    st.sampled_from([WEB, MANY, "cluster.local.", "7.0.96.10.in-addr.arpa.", "."]),
+    st.integers(0, 65535),
+    st.integers(0, 65535),
+    st.lists(st.tuples(st.integers(0, 200), st.integers(0, 255)), max_size=4),
+    st.integers(0, 200),
+    st.booleans(),
+)
+def test_damaged_questions_are_survived(
+    name: str,
+    kind: int,
+    size: int,
+    damage: list[tuple[int, int]],
+    cut: int,
+    stream: bool,
+) -> None:
+    """Good questions with bytes changed and the end cut off."""
+    options = [
+        dns.edns.ECSOption("10.0.0.1", 32),
+        dns.edns.GenericOption(dns.edns.OptionType(10), b"12345678"),
+    ]
+    query = dns.message.make_query(
+        name, dns.rdatatype.RdataType(kind), use_edns=0, payload=size, options=options
+    )
+    packet = bytearray(query.to_wire())
+    for place, value in damage:
+        packet[place % len(packet)] = value
+    judged(bytes(packet[: len(packet) - cut] if cut < 60 else packet), stream=stream)
+
+
+def test_64_kilobytes_are_survived() -> None:
+    """The longest packet there is, of labels, of options and of nothing."""
+    head = b"\x12\x34\x01\x00\x00\x01\x00\x00\x00\x00\x00\x01"
+    query = dns.message.make_query(WEB, "A", use_edns=0).to_wire()
+    room = 65_535 - len(query)
+    options = struct.pack("!HH", 65001, room - 4) + b"x" * (room - 4)
+    for packet in (
+        head + b"\x01a" * 32_000,
+        head + b"\0" * 65_000,
+        query[:-2] + struct.pack("!H", room) + options,
+    ):
+        for stream in (False, True):
+            judged(packet, stream=stream)
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.binary(max_size=300), st.lists(st.tuples(st.integers(0, 400), st.integers(0, 255))))
+def test_answers_of_others_are_read_or_refused(tail: bytes, damage: list[tuple[int, int]]) -> None:
+    """Upstream messages, whole or damaged: read, or Malformed, and nothing else; no loop."""
+    response = dns.message.make_response(dns.message.make_query("a.b.example.", "A"))
+    response.answer.append(dns.rrset.from_text("a.b.example.", 60, "IN", "CNAME", "c.b.example."))
+    packet = bytearray(response.to_wire() + tail)
+    for place, value in damage:
+        packet[place % len(packet)] = value
+    try:
+        read_message(bytes(packet))
+    except Malformed:
+        return
+
+
+def test_pointers_that_loop_are_refused() -> None:
+    """A pointer to itself, or forwards, is no name."""
+    head = b"\x12\x34\x81\x80\x00\x01\x00\x01\x00\x00\x00\x00"
+    for question in (b"\xc0\x0c\x00\x01\x00\x01", b"\x01a\xc0\x10\x00\x01\x00\x01"):
+        with pytest.raises(Malformed):
+            read_message(head + question)

@@ -1,0 +1,128 @@
+"""Every scenario in ``examples/scenarios`` comes true, in virtual time, with all parts at work."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from pathlib import Path
+
+import pytest
+from tests.embedded.virtual_cluster import EPOCH, MEMORY
+
+from zonewise.api.errors import ConfigError
+from zonewise.api.gates import FeatureGates
+from zonewise.cli.local.composition import controllers, folder_driver
+from zonewise.embedded.scenario.assertions import Assertion
+from zonewise.embedded.scenario.player import play_scenario
+from zonewise.embedded.scenario.scenario import load, parse
+
+FILES = sorted(Path("examples/scenarios").glob("*.yaml"))
+TEXTS = {file.stem: file.read_bytes() for file in FILES}
+WHOLE = b"""
+about: all fields
+cluster: {zones: [a, b], nodesPerZone: 1, cpu: [8], podStart: 1s, workloadRemoval: delete}
+seed: 7
+workloads: shop
+always: ready shop/web >= 1
+steps:
+- {at: 0s, do: fail node a-1, expect: nodes == 1, within: 1m30s}
+"""
+
+
+async def play(text: bytes) -> tuple[bool, list[str]]:
+    """Play a scenario; whether it came true, and its lines."""
+    loop = asyncio.get_running_loop()
+    lines: list[str] = []
+    with tempfile.TemporaryDirectory(prefix="zonewise-test-", dir=MEMORY) as folder:
+        fine = await play_scenario(
+            parse(text, "test"),
+            Path(folder),
+            clock=lambda: EPOCH + loop.time(),
+            say=lines.append,
+            parts=controllers(FeatureGates()),
+            volumes=folder_driver,
+        )
+    return fine, lines
+
+
+@pytest.mark.asyncio
+@pytest.mark.looptime
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+async def test_every_scenario_comes_true(file: Path) -> None:
+    """Each expectation is met in time, and what must always be true is so at every pod event."""
+    fine, lines = await play(TEXTS[file.stem])
+    assert fine, "\n".join(lines)
+    wanted = load(file)
+    assert sum("✓ always" in line for line in lines) == len(wanted.always)
+    assert sum("→" in line for line in lines) == sum(len(step.do) for step in wanted.steps)
+
+
+@pytest.mark.asyncio
+@pytest.mark.looptime
+async def test_the_same_scenario_plays_the_same() -> None:
+    """With one seed every line is the same each time."""
+    text = TEXTS["rolling-update"]
+    assert await play(text) == await play(text)
+
+
+@pytest.mark.asyncio
+@pytest.mark.looptime
+async def test_what_does_not_come_true_is_told() -> None:
+    """Unmet expectations, broken promises and actions that are refused fail a play with a line."""
+    fine, lines = await play(
+        b"""
+always: ready shop/web >= 9
+steps:
+- {at: 0s, expect: unavailable shop/web == 0, within: 1m}
+- {at: 2m, do: [scale shop/web to 3, scale shop/nobody to 3], expect: pods shop/web == 4}
+- {at: 3m, expect: in-zone shop/nobody >= 1%}
+"""
+    )
+    assert not fine
+    text = "\n".join(lines)
+    assert "✗ always ready shop/web >= 9, but it is 8" in text
+    assert "✗ scale shop/nobody to 3: there is no workload shop/nobody" in text
+    assert "✗ pods shop/web == 4, but it is 3" in text
+    assert "✗ in-zone shop/nobody >= 1%, but it is not there" in text
+    assert "always ready" not in lines[-1]
+
+
+def test_a_file_is_read_as_a_whole() -> None:
+    """All fields of a file are understood."""
+    found = parse(WHOLE, "test")
+    assert found.seed == 7
+    assert found.removal == "delete"
+    assert [node["metadata"]["name"] for node in found.layout.nodes()] == ["a-1", "b-1"]
+    assert found.always == (Assertion.parse("ready shop/web >= 1"),)
+    assert found.steps[0].within == 90
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("steps: [", "is not YAML"),
+        ("about: x", "the file lacks steps"),
+        ("steps: [{at: 0s}]\nsteep: 1", "the file has steep, which is unknown"),
+        ("steps: [{at: soon}]", '"soon" is not a time'),
+        ("steps: [{at: 0s, do: dance}]", 'unknown action "dance"'),
+        ("steps: [{at: 0s, expect: all is well}]", '"all is well" is not an expectation'),
+        ("steps: [{at: 0s, expect: mood == 3}]", "unknown measure mood"),
+        ("steps: [{at: 0s, expect: ready == 3}]", "does not say of what"),
+        ("steps: []", "it has no steps"),
+        ("steps: [{at: 2s}, {at: 1s}]", "not in the order of their times"),
+        ("steps: [{at: 0s}]\ncluster: {zones: [A]}", '"A" cannot be a zone'),
+        ("steps: [{at: 0s}]\nworkloads: bank", 'workloads is "shop" or a list'),
+    ],
+)
+def test_a_bad_file_is_one_sentence(text: str, says: str) -> None:
+    """What is wrong with a scenario is told with its file, before anything starts."""
+    with pytest.raises(ConfigError) as caught:
+        parse(text.encode(), "bad.yaml")
+    assert str(caught.value).startswith("bad.yaml is no")
+    assert says in str(caught.value)
+
+
+def test_a_missing_file_is_one_sentence(tmp_path: Path) -> None:
+    """A scenario that is not there is named."""
+    with pytest.raises(ConfigError, match="cannot read the scenario"):
+        load(tmp_path / "nobody.yaml")

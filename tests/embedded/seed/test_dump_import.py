@@ -1,0 +1,332 @@
+"""The shape of a cluster out of its dump: what stays, what goes, and that it grows again."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.embedded.whole_cluster import dumped, settled, whole
+
+from zonewise.api import Pod
+from zonewise.api.errors import ConfigError
+from zonewise.embedded.seed.demo import shop
+from zonewise.embedded.seed.dump_import import (
+    ANEW,
+    CALLS,
+    INVENTED,
+    MALFORMED,
+    OVER,
+    STANDARD,
+    read,
+    shape,
+)
+from zonewise.embedded.seed.nodes import NodeLayout
+from zonewise.runtime.cache import dump
+
+Obj = dict[str, Any]
+
+
+def made(kind: str, name: str = "x", version: str = "v1", **fields: Any) -> Obj:
+    """An object as a server shows it."""
+    meta = {
+        "name": name,
+        "uid": "u",
+        "resourceVersion": "7",
+        "generation": 2,
+        "creationTimestamp": "2026-01-01T00:00:00Z",
+        "managedFields": [{"manager": "kubectl"}],
+        **fields.pop("metadata", {}),
+    }
+    return {"apiVersion": version, "kind": kind, "metadata": meta, **fields}
+
+
+def owned(kind: str) -> Obj:
+    """Metadata of something a controller made."""
+    owner = {"kind": kind, "name": "o", "uid": "u", "controller": True}
+    return {"namespace": "n", "ownerReferences": [owner]}
+
+
+def only(obj: Obj, **flags: bool) -> Obj:
+    """What becomes of one object."""
+    found = shape([obj], **flags)
+    (kept,) = [one for one in found.objects if one["kind"] == obj["kind"]]
+    return kept
+
+
+def reason(obj: Obj, **flags: bool) -> str:
+    """Why an object is left out."""
+    (left,) = shape([obj], **flags).left_out
+    return left.why
+
+
+def test_what_the_other_server_wrote_is_stripped() -> None:
+    """Identity, owners, finalizers, status and bookkeeping annotations are gone; the rest stays."""
+    deployment = made(
+        "Deployment",
+        version="apps/v1",
+        metadata={
+            "namespace": "n",
+            "finalizers": ["f"],
+            "labels": {"a": "b"},
+            "annotations": {
+                "deployment.kubernetes.io/revision": "4",
+                "kubectl.kubernetes.io/last-applied-configuration": "{}",
+                "mine": "yes",
+            },
+        },
+        spec={"replicas": 3, "template": {"spec": {"containers": []}}},
+        status={"replicas": 3},
+    )
+    before = json.dumps(deployment)
+    assert only(deployment) == {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {
+            "name": "x",
+            "namespace": "n",
+            "labels": {"a": "b"},
+            "annotations": {"mine": "yes"},
+        },
+        "spec": {"replicas": 3, "template": {"spec": {"containers": []}}},
+    }
+    assert json.dumps(deployment) == before, "the dump itself was changed"
+
+
+def test_of_a_node_its_size_stays() -> None:
+    """Capacity, labels, cordon and its owner's taints stay; conditions, ranges, other taints go."""
+    node = made(
+        "Node",
+        metadata={"labels": {"topology.kubernetes.io/zone": "a"}},
+        spec={
+            "podCIDR": "10.0.0.0/24",
+            "providerID": "cloud://1",
+            "unschedulable": True,
+            "taints": [
+                {"key": "node.kubernetes.io/unreachable", "effect": "NoExecute"},
+                {"key": "gpu", "value": "yes", "effect": "NoSchedule"},
+            ],
+        },
+        status={
+            "capacity": {"cpu": "4"},
+            "allocatable": {"cpu": "3920m"},
+            "conditions": [{"type": "Ready", "status": "False"}],
+            "images": [{}],
+        },
+    )
+    kept = only(node)
+    assert kept["spec"] == {
+        "taints": [{"key": "gpu", "value": "yes", "effect": "NoSchedule"}],
+        "unschedulable": True,
+    }
+    assert kept["status"] == {"capacity": {"cpu": "4"}, "allocatable": {"cpu": "3920m"}}
+    assert kept["metadata"]["labels"] == {"topology.kubernetes.io/zone": "a"}
+
+
+def test_addresses_of_services_are_given_anew() -> None:
+    """Cluster addresses go; a headless Service stays one; ports and wishes stay."""
+    spec = {"clusterIP": "10.0.0.7", "clusterIPs": ["10.0.0.7"], "trafficDistribution": "x"}
+    assert only(made("Service", spec=spec))["spec"] == {"trafficDistribution": "x"}
+    headless = {"clusterIP": "None", "clusterIPs": ["None"], "selector": {"a": "b"}}
+    assert only(made("Service", spec=headless))["spec"] == {
+        "clusterIP": "None",
+        "selector": {"a": "b"},
+    }
+
+
+def test_tokens_and_priorities_are_admissions_again() -> None:
+    """What admission put into a pod is taken out, so that admission here can put its own."""
+    pod = made(
+        "Pod",
+        metadata={"namespace": "n"},
+        spec={
+            "nodeName": "n1",
+            "priority": 7,
+            "volumes": [{"name": "kube-api-access-x"}, {"name": "data"}],
+            "containers": [
+                {"name": "c", "volumeMounts": [{"name": "kube-api-access-x"}, {"name": "data"}]}
+            ],
+        },
+    )
+    assert only(pod)["spec"] == {
+        "volumes": [{"name": "data"}],
+        "containers": [{"name": "c", "volumeMounts": [{"name": "data"}]}],
+    }
+    assert only(pod, keep_placement=True)["spec"]["nodeName"] == "n1"
+
+
+def test_what_the_server_merged_into_selectors_is_taken_out() -> None:
+    """Label keys of constraints and affinities can be merged again by the server here."""
+    keyed = {"key": "pod-template-hash", "operator": "In", "values": ["abc"]}
+    other = {"key": "app", "operator": "Exists"}
+    merged = {
+        "matchLabelKeys": ["pod-template-hash"],
+        "labelSelector": {"matchExpressions": [other, keyed]},
+    }
+    spec = {
+        "topologySpreadConstraints": [merged],
+        "affinity": {
+            "podAntiAffinity": {
+                "preferredDuringSchedulingIgnoredDuringExecution": [
+                    {"weight": 1, "podAffinityTerm": merged}
+                ]
+            }
+        },
+    }
+    kept = only(made("Pod", metadata={"namespace": "n"}, spec=spec))["spec"]
+    (constraint,) = kept["topologySpreadConstraints"]
+    assert constraint["labelSelector"] == {"matchExpressions": [other]}
+    affinity = kept["affinity"]["podAntiAffinity"]
+    (weighted,) = affinity["preferredDuringSchedulingIgnoredDuringExecution"]
+    assert weighted["podAffinityTerm"]["labelSelector"] == {"matchExpressions": [other]}
+
+
+@pytest.mark.parametrize(
+    ("obj", "why"),
+    [
+        (made("Event"), ANEW),
+        (made("ReplicaSet", version="apps/v1", metadata=owned("Deployment")), ANEW),
+        (made("Pod", metadata=owned("ReplicaSet"), spec={"nodeName": "n1"}), ANEW),
+        (made("Pod", metadata=owned("Node")), "its node runs it by itself"),
+        (made("Pod", status={"phase": "Succeeded"}), OVER),
+        (made("Pod", metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"}), "was being deleted"),
+        (made("Namespace", "kube-system"), STANDARD),
+        (made("Service", "kubernetes", metadata={"namespace": "default"}), STANDARD),
+        (made("PriorityClass", "system-node-critical"), STANDARD),
+        (made("ValidatingWebhookConfiguration"), CALLS),
+        (
+            made("Secret", type="kubernetes.io/service-account-token"),
+            "is a credential of the other cluster",
+        ),
+        (
+            made(
+                "EndpointSlice",
+                metadata={
+                    "labels": {
+                        "endpointslice.kubernetes.io/managed-by": "endpointslice-controller.k8s.io"
+                    }
+                },
+            ),
+            ANEW,
+        ),
+        (made("Node", spec={"taints": ["what?"]}), MALFORMED),
+        (made("Pod", spec={"volumes": 5}), MALFORMED),
+    ],
+)
+def test_what_cannot_live_here_is_left_out_with_a_reason(obj: Obj, why: str) -> None:
+    """Each object that is left out says why."""
+    assert reason(obj) == why
+
+
+def test_placement_is_kept_on_request() -> None:
+    """With --keep-placement owned pods and ReplicaSets stay, without owners, for adoption."""
+    pod = made("Pod", metadata=owned("ReplicaSet"), spec={"nodeName": "n1"})
+    kept = only(pod, keep_placement=True)
+    assert kept["spec"] == {"nodeName": "n1"}
+    assert "ownerReferences" not in kept["metadata"]
+    assert only(made("ReplicaSet", metadata=owned("Deployment")), keep_placement=True)
+    pending = made("Pod", metadata=owned("ReplicaSet"), spec={})
+    assert reason(pending, keep_placement=True) == ANEW
+
+
+def test_what_is_referred_to_and_missing_is_invented() -> None:
+    """Namespaces, accounts, classes and claims that pods need are made, and told."""
+    spec = {
+        "serviceAccountName": "robot",
+        "priorityClassName": "gold",
+        "volumes": [{"name": "d", "persistentVolumeClaim": {"claimName": "data"}}],
+    }
+    workload = made(
+        "StatefulSet",
+        version="apps/v1",
+        metadata={"namespace": "n"},
+        spec={
+            "template": {"spec": spec},
+            "volumeClaimTemplates": [{"spec": {"storageClassName": "fast"}}],
+        },
+    )
+    found = shape([workload])
+    assert {(one.kind, one.names) for one in found.invented} == {
+        ("Namespace", ("n",)),
+        ("ServiceAccount", ("n/robot",)),
+        ("PriorityClass", ("gold",)),
+        ("PersistentVolumeClaim", ("n/data",)),
+        ("StorageClass", ("fast",)),
+    }
+    assert {one.why for one in found.invented} == {INVENTED}
+    again = shape(found.objects)
+    assert again.invented == ()
+
+
+def test_an_object_without_a_name_is_told_with_its_line() -> None:
+    """A dump that is none is refused in one sentence that says where."""
+    entries = dump.parse(b"apiVersion: v1\nkind: Node\nmetadata: {}\n", "d.yaml")
+    with pytest.raises(ConfigError, match=r"^d\.yaml:1: this Node has no name$"):
+        list(read(entries))
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["spec", "template", "metadata", "volumes", "taints", "labels", "key"]),
+            inner,
+            max_size=3,
+        )
+    ),
+    max_leaves=10,
+)
+
+
+@given(
+    st.sampled_from(["Node", "Pod", "Service", "Job", "Deployment", "StatefulSet", "Namespace"]),
+    st.dictionaries(st.sampled_from(["spec", "status", "type"]), values),
+    st.dictionaries(st.sampled_from(["annotations", "labels", "ownerReferences"]), values),
+    st.booleans(),
+)
+def test_no_dump_makes_it_fail(kind: str, fields: Obj, meta: Obj, keep: bool) -> None:
+    """However an object is formed, it is kept or left out, never a failure."""
+    obj = {"apiVersion": "v1", "kind": kind, "metadata": {**meta, "name": "x"}, **fields}
+    found = shape([obj], keep_placement=keep)
+    assert (
+        len(found.objects)
+        - sum(len(one.names) for one in found.invented)
+        + sum(len(one.names) for one in found.left_out)
+        == 1
+    )
+
+
+@pytest.mark.asyncio
+@pytest.mark.looptime
+async def test_a_cluster_grows_again_from_its_dump() -> None:
+    """A whole cluster's dump comes up with every workload Ready; nothing of it is refused."""
+    async with whole([*NodeLayout().nodes(), *shop()]) as cluster:
+        await settled(cluster)
+        first = await dumped(cluster)
+        pods = await places(cluster)
+    async with whole(shape(first).objects) as cluster:
+        await settled(cluster)
+        assert len(await places(cluster)) == len(pods)
+
+
+@pytest.mark.asyncio
+@pytest.mark.looptime
+async def test_with_placement_kept_every_pod_is_where_it_was() -> None:
+    """Pods keep their names and nodes, workloads adopt them, and none is made in addition."""
+    async with whole([*NodeLayout().nodes(), *shop()]) as cluster:
+        await settled(cluster)
+        first = await dumped(cluster)
+        pods = await places(cluster)
+    async with whole(shape(first, keep_placement=True).objects) as cluster:
+        await settled(cluster)
+        assert await places(cluster) == pods
+        owners = [pod.metadata.controller for pod in await cluster.client.list(Pod)]
+        assert all(owners)
+
+
+async def places(cluster: Any) -> dict[str, str]:
+    """The node of each pod."""
+    return {pod.metadata.name: pod.spec.node_name for pod in await cluster.client.list(Pod)}

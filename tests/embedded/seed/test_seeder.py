@@ -1,0 +1,105 @@
+"""Objects put into a cluster, each once, and what a cluster remembers of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.embedded.virtual_cluster import VirtualCluster, virtual_cluster
+
+from zonewise.embedded.seed import seed_marker
+from zonewise.embedded.seed.seeder import Seeder, SeedRefused
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
+
+
+def made(kind: str, name: str, version: str = "v1", **fields: Any) -> dict[str, Any]:
+    """An object."""
+    return {"apiVersion": version, "kind": kind, "metadata": {"name": name}, **fields}
+
+
+def config(name: str, namespace: str = "new") -> dict[str, Any]:
+    """A ConfigMap in a namespace."""
+    return made("ConfigMap", name) | {"metadata": {"name": name, "namespace": namespace}}
+
+
+def seeder(cluster: VirtualCluster) -> Seeder:
+    """Somebody who plants in this cluster."""
+    return Seeder(cluster.client, cluster.server.registry)
+
+
+WIDGETS = made(
+    "CustomResourceDefinition",
+    "widgets.example.com",
+    "apiextensions.k8s.io/v1",
+    spec={
+        "group": "example.com",
+        "scope": "Cluster",
+        "names": {"plural": "widgets", "kind": "Widget"},
+        "versions": [
+            {
+                "name": "v1",
+                "served": True,
+                "storage": True,
+                "schema": {"openAPIV3Schema": {"type": "object"}},
+            }
+        ],
+    },
+)
+
+
+async def test_what_others_need_comes_first() -> None:
+    """In whatever order objects are given, they find their namespace and their definition."""
+    async with virtual_cluster({}) as cluster:
+        written: list[str] = []
+        refused = await seeder(cluster).plant(
+            [made("Widget", "w", "example.com/v1"), config("c"), made("Namespace", "new"), WIDGETS],
+            written=lambda obj: written.append(obj["kind"]),
+        )
+        assert refused == []
+        assert written == ["CustomResourceDefinition", "Namespace", "ConfigMap", "Widget"]
+
+
+async def test_what_is_there_is_left_as_it_is() -> None:
+    """Planting again changes nothing, and is no refusal."""
+    async with virtual_cluster({}) as cluster:
+        objects = [made("Namespace", "new"), config("c")]
+        await seeder(cluster).plant(objects)
+        path = "/api/v1/namespaces/new/configmaps/c"
+        before = (await cluster.client.raw("GET", path)).body
+        assert await seeder(cluster).plant(objects) == []
+        assert (await cluster.client.raw("GET", path)).body == before
+
+
+async def test_refusals_do_not_keep_others_out() -> None:
+    """What is refused or unknown is told; no namespace means default."""
+    async with virtual_cluster({}) as cluster:
+        refused = await seeder(cluster).plant(
+            [
+                config("Bad Name", "default"),
+                made("Gadget", "g", "example.com/v1"),
+                config("good", "default"),
+                config("homeless", "nowhere"),
+                made("ConfigMap", "unsaid"),
+            ]
+        )
+        reasons = {(one.kind, one.name): one.why for one in refused}
+        assert set(reasons) == {
+            ("ConfigMap", "default/Bad Name"),
+            ("ConfigMap", "nowhere/homeless"),
+            ("Gadget", "g"),
+        }
+        assert "lowercase RFC 1123" in reasons["ConfigMap", "default/Bad Name"]
+        assert reasons["Gadget", "g"] == "example.com/v1 has no Gadget here"
+        assert isinstance(refused[0], SeedRefused)
+        for name in ("good", "unsaid"):
+            await cluster.client.raw("GET", f"/api/v1/namespaces/default/configmaps/{name}")
+
+
+async def test_a_cluster_remembers_what_it_was_made_from() -> None:
+    """Nothing is remembered before it was written, and the last word counts."""
+    async with virtual_cluster({}) as cluster:
+        assert await seed_marker.recorded(cluster.client) is None
+        await seed_marker.record(cluster.client, "a test")
+        await seed_marker.record(cluster.client, "another test")
+        assert await seed_marker.recorded(cluster.client) == "another test"

@@ -1,0 +1,29 @@
+"""``zonewise up --api-only``: what the server alone does that elsewhere others do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.apiserver.program import running
+
+
+def test_addresses_of_both_families(tmp_path: Path) -> None:
+    """A Service that requires two families gets two ClusterIPs."""
+    spec = {"ports": [{"port": 80}], "ipFamilyPolicy": "RequireDualStack"}
+    with running(tmp_path / "data") as program:
+        body = {"metadata": {"name": "s"}, "spec": spec}
+        made = program.ask("POST", "/api/v1/namespaces/default/services", body)
+    assert [":" in address for address in made["spec"]["clusterIPs"]] == [False, True]
+
+
+def test_a_new_namespace_gets_its_account_and_no_other(tmp_path: Path) -> None:
+    """One ServiceAccount more than beside a lone kube-apiserver, as docs/embedded.md says."""
+    path = "/api/v1/namespaces/new/serviceaccounts"
+    with running(tmp_path / "data") as program:
+        program.ask("POST", "/api/v1/namespaces", {"metadata": {"name": "new"}})
+        while not (found := program.ask("GET", path)["items"]):
+            pass
+        assert [one["metadata"]["name"] for one in found] == ["default"]
+        program.ask("POST", path, {"metadata": {"name": "robot"}})
+        names = [one["metadata"]["name"] for one in program.ask("GET", path)["items"]]
+    assert names == ["default", "robot"]

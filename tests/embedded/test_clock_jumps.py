@@ -1,0 +1,145 @@
+"""The time of day is set forward or back while a cluster runs: work goes on, nobody is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+from tests.apiserver.objects import put
+from tests.apiserver.store.test_state import Ticks, gated
+from tests.components.workloads.deployments.deploying import deployment
+from tests.embedded.virtual_cluster import until
+from tests.embedded.whole_cluster import settled, whole
+
+from zonewise.api.errors import Unauthorized
+from zonewise.api.meta import ObjectMeta
+from zonewise.api.objects.core import Namespace, Node, NodeStatus
+from zonewise.api.objects.pod import Pod
+from zonewise.apiserver.server import ApiServer
+from zonewise.apiserver.store.log import WriteFailed
+from zonewise.components.kubelet import FAILED
+from zonewise.components.nodelifecycle import health
+from zonewise.embedded.cluster import EmbeddedCluster
+from zonewise.embedded.seed.nodes import NodeLayout
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
+
+HOUR = 3600.0
+JUMPS = {"an hour back": -HOUR, "an hour on": HOUR, "a year back": -365 * 24 * HOUR}
+
+
+def verdicts(cluster: EmbeddedCluster) -> set[str | None]:
+    """What is said of the nodes."""
+    return {health.verdict(node) for node in cluster.components.cache.store(Node)}
+
+
+def replicas(cluster: EmbeddedCluster, app: str) -> Callable[[], int]:
+    """How many ready pods an application has."""
+    pods = cluster.components.cache.store(Pod)
+    return lambda: sum(
+        any(one.type == "Ready" and one.status == "True" for one in pod.status.conditions)
+        for pod in pods
+        if pod.metadata.labels.get("app") == app
+    )
+
+
+@pytest.mark.parametrize("jump", JUMPS)
+async def test_a_cluster_goes_on_over_a_jump_of_the_clock(jump: str) -> None:
+    """Nodes stay ready, pods come and go, losses are noticed in the usual time."""
+    shift = [0.0]
+    async with whole(NodeLayout(("a", "b"), 2).nodes(), shift=lambda: shift[0]) as cluster:
+        client = cluster.client
+        await client.create(deployment(replicas=4))
+        await client.create(Namespace(metadata=ObjectMeta(name="passing")))
+        await settled(cluster)
+        # Some work is under way: a pod that fits nowhere rests, a namespace is about to go.
+        await client.create(deployment("large", replicas=1, template=_large()))
+        await asyncio.sleep(30)
+        await client.delete(Namespace, "passing")
+        shift[0] = JUMPS[jump]
+
+        began = asyncio.get_running_loop().time()
+        await client.create(deployment("late", replicas=4))
+        await until(lambda: replicas(cluster, "late")() == 4, within=30)
+        await until(lambda: _gone(cluster, "passing"), within=60)
+        for _ in range(20):
+            await asyncio.sleep(10)
+            assert verdicts(cluster) == {"True"}, "a clock is no reason to lose a node"
+        # What had to wait is tried again within the usual pauses.
+        await client.create(Node(metadata=ObjectMeta(name="big"), status=_size("64")))
+        await until(lambda: replicas(cluster, "large")() == 1, within=60)
+        # A real loss is noticed, and pods move after the time they tolerate.
+        body = {"metadata": {"annotations": {FAILED: "test"}}}
+        lost = next(
+            pod.spec.node_name
+            for pod in cluster.components.cache.store(Pod)
+            if pod.metadata.labels.get("app") == "web"
+        )
+        await client.patch(Node, lost, None, body)
+        await until(lambda: "Unknown" in verdicts(cluster), within=90)
+        pods = cluster.components.cache.store(Pod)
+
+        def moved() -> bool:
+            living = [pod for pod in pods if pod.metadata.deletion_timestamp is None]
+            return all(pod.spec.node_name != lost for pod in living)
+
+        await until(moved, within=400)
+        await until(lambda: replicas(cluster, "web")() >= 4, within=60)
+        assert asyncio.get_running_loop().time() - began < 1000
+
+
+def _gone(cluster: EmbeddedCluster, name: str) -> bool:
+    return cluster.server.state.latest("/namespaces", "", name) is None
+
+
+def _large() -> dict[str, object]:
+    container = {"name": "main", "image": "app:1", "resources": {"requests": {"cpu": "32"}}}
+    return {"metadata": {"labels": {"app": "large"}}, "spec": {"containers": [container]}}
+
+
+def _size(cpu: str) -> NodeStatus:
+    size: dict[str, str | int | float] = {"cpu": cpu, "memory": "64Gi", "pods": "110"}
+    return NodeStatus(capacity=size, allocatable=size)
+
+
+async def test_a_clock_set_back_prolongs_nobodys_welcome(tmp_path: Path) -> None:
+    """Who was known a moment ago is looked at again, whatever the clock says by then."""
+    now = [1_800_000_000.0]
+    server = ApiServer(tmp_path, clock=lambda: now[0], rng=random.Random(1), inline=True)
+    await server.live()
+    try:
+        client = server.connect("test")
+        body = {"metadata": {"name": "robot"}}
+        path = "/api/v1/namespaces/default/serviceaccounts"
+        await client.raw("POST", path, body=msgspec.json.encode(body))
+        answer = await client.raw("POST", f"{path}/robot/token", body=b"{}")
+        bearer = f"Bearer {answer.json()['status']['token']}"
+        assert server.authenticator.authenticate(bearer, None).name.endswith(":robot")
+        now[0] -= HOUR
+        await client.raw("DELETE", f"{path}/robot")
+        with pytest.raises(Unauthorized):
+            server.authenticator.authenticate(bearer, None)
+    finally:
+        await server.close()
+
+
+async def test_a_clock_set_back_keeps_no_disk_waiting(tmp_path: Path) -> None:
+    """After a full disk writes are tried again in a second, not when the clock is back there."""
+    clock = Ticks()
+    state, log = gated(tmp_path, clock=clock)
+    log.allowed.release()
+    await put(state, "kept")
+    log.entered.acquire()
+    log.trouble = WriteFailed("the disk is full; free some space", lasting=False)
+    log.allowed.release()
+    with pytest.raises(WriteFailed):
+        await put(state, "refused")
+    clock.now -= HOUR
+    log.trouble = None
+    log.allowed.release()
+    await put(state, "taken")
+    await state.close()

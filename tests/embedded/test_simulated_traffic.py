@@ -1,0 +1,277 @@
+"""Simulated clients: where their requests go by the slices of the moment."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+from tests.embedded.virtual_cluster import VirtualCluster, until, virtual_cluster
+
+from zonewise.api import Node, Service
+from zonewise.components.kubelet import FAILED
+from zonewise.embedded.seed.seed_marker import NAMESPACE, ConfigMap
+from zonewise.embedded.simulated_traffic import NAME, SimulatedTraffic, read
+from zonewise.explain.status import ServiceTraffic
+from zonewise.runtime.controller.components import ComponentContext
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
+
+WEB = ("default", "web")
+
+
+async def post(cluster: VirtualCluster, path: str, body: dict[str, Any]) -> None:
+    """Create something."""
+    await cluster.client.raw("POST", path, body=msgspec.json.encode(body))
+
+
+async def node(cluster: VirtualCluster, name: str, zone: str, cpu: str) -> None:
+    """A Ready node."""
+    meta = {"name": name, "labels": {"topology.kubernetes.io/zone": zone}}
+    status = {
+        "allocatable": {"cpu": cpu},
+        "capacity": {"cpu": cpu},
+        "conditions": [{"type": "Ready", "status": "True"}],
+    }
+    await post(cluster, "/api/v1/nodes", {"metadata": meta, "status": status})
+    await cluster.client.patch(Node, name, None, {"spec": {"taints": None}})
+
+
+async def service(cluster: VirtualCluster, **spec: Any) -> None:
+    """The Service whose requests are looked at."""
+    spec = {"selector": {"app": "web"}, "ports": [{"port": 80}], **spec}
+    path = "/api/v1/namespaces/default/services"
+    await post(cluster, path, {"metadata": {"name": "web"}, "spec": spec})
+
+
+async def endpoints(
+    cluster: VirtualCluster, *, hints: bool = False, weights: str = "", **zones: int
+) -> None:
+    """A slice with so many endpoints in each zone."""
+    found = [
+        {
+            "addresses": [f"10.0.{ord(zone) - 97}.{number}"],
+            "zone": zone,
+            "nodeName": f"{zone}1",
+            **({"hints": {"forZones": [{"name": zone}]}} if hints else {}),
+        }
+        for zone, count in zones.items()
+        for number in range(count)
+    ]
+    labels = {"kubernetes.io/service-name": "web"}
+    notes = {"zonewise.io/zone-weights": weights} if weights else {}
+    metadata = {"name": "web", "labels": labels, "annotations": notes}
+    body = {"metadata": metadata, "addressType": "IPv4"}
+    path = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
+    await post(cluster, path, {**body, "endpoints": found, "ports": [{"port": 80}]})
+
+
+class Here:
+    """The clients of a test, to look into."""
+
+    def __init__(self) -> None:
+        self.clients: SimulatedTraffic | None = None
+
+    def __call__(self, context: ComponentContext) -> SimulatedTraffic:
+        self.clients = SimulatedTraffic(context)
+        return self.clients
+
+    def seen(self) -> ServiceTraffic | None:
+        """What became of the Service's requests."""
+        assert self.clients is not None
+        return self.clients.seen().get(WEB)
+
+
+async def test_hints_keep_requests_in_their_zone() -> None:
+    """With hints everything stays; without, what chance gives."""
+    here = Here()
+    async with virtual_cluster({"clients": here}) as cluster:
+        await node(cluster, "a1", "a", "4")
+        await node(cluster, "b1", "b", "4")
+        await service(cluster)
+        await endpoints(cluster, hints=True, a=2, b=2)
+        await asyncio.sleep(70)
+        seen = here.seen()
+        assert seen is not None
+        assert (seen.in_zone, seen.failed, seen.requests) == (1.0, 0.0, 1200)
+        await cluster.client.raw(
+            "DELETE", "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/web"
+        )
+        await endpoints(cluster, a=2, b=2)
+        await asyncio.sleep(70)
+        seen = here.seen()
+        assert seen is not None
+        assert seen.in_zone is not None
+        assert 0.4 < seen.in_zone < 0.6
+
+
+async def test_weights_divide_requests() -> None:
+    """Of zone a's requests a tenth leaves, as the weights say; zone b, without a row, stays."""
+    here = Here()
+    async with virtual_cluster({"clients": here}) as cluster:
+        await node(cluster, "a1", "a", "4")
+        await node(cluster, "b1", "b", "4")
+        await service(cluster)
+        await endpoints(cluster, a=1, b=1, weights='{"a":{"a":9000,"b":1000}}')
+        await asyncio.sleep(70)
+        seen = here.seen()
+        assert seen is not None
+        assert seen.in_zone is not None
+        assert 0.92 < seen.in_zone < 0.98
+
+
+async def test_zones_send_by_their_cpu() -> None:
+    """Three quarters of the CPU send three quarters of the requests."""
+    here = Here()
+    async with virtual_cluster({"clients": here}) as cluster:
+        await node(cluster, "a1", "a", "6")
+        await node(cluster, "b1", "b", "2")
+        await service(cluster)
+        await endpoints(cluster, a=3)
+        await asyncio.sleep(70)
+        seen = here.seen()
+        assert seen is not None
+        assert seen.in_zone is not None
+        assert 0.7 < seen.in_zone < 0.8
+
+
+async def test_a_node_may_be_of_any_size() -> None:
+    """A server takes a CPU of hundreds of digits; clients then start there, and nothing ends."""
+    here = Here()
+    async with virtual_cluster({"clients": here}) as cluster:
+        await node(cluster, "a1", "a", "1e400")
+        await node(cluster, "b1", "b", "2")
+        await service(cluster)
+        await endpoints(cluster, a=3)
+        await asyncio.sleep(70)
+        seen = here.seen()
+        assert seen is not None
+        assert seen.in_zone == 1
+
+
+async def test_nobody_asks_before_there_was_an_answer_and_everybody_notices_the_end() -> None:
+    """Requests are counted from a Service's first endpoint on; without any they fail."""
+    here = Here()
+    async with virtual_cluster({"clients": here}) as cluster:
+        await node(cluster, "a1", "a", "4")
+        await service(cluster)
+        await asyncio.sleep(30)
+        assert here.seen() is None
+        await endpoints(cluster, a=1)
+        await until(lambda: here.seen() is not None)
+        await cluster.client.raw(
+            "DELETE", "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/web"
+        )
+        await asyncio.sleep(59)
+        seen = here.seen()
+        assert seen is not None
+        assert seen.failed > 0.9
+
+
+async def test_the_dead_neither_send_nor_answer() -> None:
+    """Until the cluster notices that a node failed, requests that go there are unanswered."""
+    here = Here()
+    async with virtual_cluster({"clients": here}) as cluster:
+        await node(cluster, "a1", "a", "4")
+        await node(cluster, "b1", "b", "4")
+        await service(cluster)
+        await endpoints(cluster, a=2, b=2)
+        failed = {"metadata": {"annotations": {FAILED: "zone a"}}}
+        await cluster.client.patch(Node, "a1", None, failed)
+        await asyncio.sleep(70)
+        seen = here.seen()
+        assert seen is not None
+        assert 0.4 < seen.failed < 0.6
+        assert seen.in_zone == 1.0
+
+
+async def test_headless_services_are_not_asked() -> None:
+    """A Service without an address of its own has no proxy, so nobody is counted."""
+    here = Here()
+    async with virtual_cluster({"clients": here}) as cluster:
+        await node(cluster, "a1", "a", "4")
+        await service(cluster, clusterIP="None")
+        await endpoints(cluster, a=1)
+        await asyncio.sleep(30)
+        assert here.seen() is None
+
+
+async def test_the_numbers_are_told_and_read() -> None:
+    """The ConfigMap has what was seen, is read back, and rests when nothing changes."""
+    here = Here()
+    async with virtual_cluster({"clients": here}) as cluster:
+        await node(cluster, "a1", "a", "4")
+        await service(cluster)
+        await endpoints(cluster, a=1)
+        await asyncio.sleep(90)
+        told = await cluster.client.get(ConfigMap, NAME, NAMESPACE)
+        assert read(told.get("data")) == {
+            WEB: ServiceTraffic(requests=1200, failed=0.0, in_zone=1.0)
+        }
+        await asyncio.sleep(300)
+        later = await cluster.client.get(ConfigMap, NAME, NAMESPACE)
+        assert later.metadata.resource_version == told.metadata.resource_version
+
+
+async def test_strange_entries_are_left_out() -> None:
+    """Whatever somebody wrote into the ConfigMap, the rest of it is read."""
+    good = '{"requests":1,"failed":0.0}'
+    found = read({"a.b": good, "nodot": good, "c.d": "{", "e.f": '{"requests":"x"}'})
+    assert found == {("a", "b"): ServiceTraffic(requests=1, failed=0.0)}
+
+
+async def test_the_same_seed_draws_the_same() -> None:
+    """Two crews with one seed count the same."""
+
+    async def once() -> ServiceTraffic | None:
+        here = Here()
+        async with virtual_cluster({"clients": here}) as cluster:
+            await node(cluster, "a1", "a", "4")
+            await node(cluster, "b1", "b", "4")
+            await service(cluster)
+            await endpoints(cluster, a=2, b=1)
+            await asyncio.sleep(70)
+            return here.seen()
+
+    assert await once() == await once()
+
+
+async def test_a_local_policy_fails_where_nobody_is() -> None:
+    """internalTrafficPolicy Local on a NodePort Service: no request leaves its node."""
+    here = Here()
+    async with virtual_cluster({"clients": here}) as cluster:
+        await node(cluster, "a1", "a", "4")
+        await node(cluster, "b1", "b", "4")
+        await service(cluster, type="NodePort", internalTrafficPolicy="Local")
+        await endpoints(cluster, a=2)
+        await asyncio.sleep(70)
+        seen = here.seen()
+        assert seen is not None
+        assert seen.in_zone == 1.0
+        assert 0.4 < seen.failed < 0.6
+
+
+async def test_topology_keys_and_labels_that_change() -> None:
+    """Hard keys fail where nobody is near, until a node's label says otherwise."""
+    here = Here()
+    async with virtual_cluster({"clients": here}) as cluster:
+        await node(cluster, "a1", "a", "4")
+        await node(cluster, "b1", "b", "4")
+        await service(cluster)
+        keys = {"metadata": {"annotations": {"zonewise.io/topology-keys": "example.com/rack"}}}
+        await cluster.client.patch(Service, "web", "default", keys)
+        for name in ("a1", "b1"):
+            labels = {"metadata": {"labels": {"example.com/rack": name}}}
+            await cluster.client.patch(Node, name, None, labels)
+        await endpoints(cluster, a=2)
+        await asyncio.sleep(70)
+        seen = here.seen()
+        assert seen is not None
+        assert 0.4 < seen.failed < 0.6
+        moved = {"metadata": {"labels": {"example.com/rack": "a1"}}}
+        await cluster.client.patch(Node, "b1", None, moved)
+        await asyncio.sleep(70)
+        seen = here.seen()
+        assert seen is not None
+        assert (seen.failed, seen.requests) == (0.0, 1200)

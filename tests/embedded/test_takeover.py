@@ -1,0 +1,274 @@
+"""A zone that is lost, taken over and given back on an embedded cluster, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from tests.embedded import test_csi_driver as volumes
+from tests.embedded.test_csi_driver import living, path, pods, zone
+from tests.embedded.virtual_cluster import MEMORY, until
+
+from zonewise.api import Node, PersistentVolumeClaim, Pod, StatefulSet
+from zonewise.components.kubelet import FAILED
+from zonewise.csi.backends.embedded import mounts
+from zonewise.csi.takeover import CONFIG, KEY, STATUS, TakeoverStatus
+from zonewise.embedded.cluster import EmbeddedCluster
+from zonewise.embedded.csi_driver import CLASS, DRIVER
+from zonewise.embedded.seed.seed_marker import NAMESPACE, ConfigMap
+from zonewise.storage import parse_domain_labels
+from zonewise.storage.takeover.editing import with_takeover_of
+from zonewise.topology import is_ready
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
+
+LABEL = f"topology.{DRIVER}/takeover.a"
+LABELS = parse_domain_labels("topology.kubernetes.io/zone", DRIVER)
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A data folder in memory."""
+    with tempfile.TemporaryDirectory(prefix="zonewise-test-", dir=MEMORY) as name:
+        yield Path(name)
+
+
+async def configure(cluster: EmbeddedCluster, text: str) -> None:
+    """Write the configuration."""
+    await cluster.client.patch(ConfigMap, CONFIG, NAMESPACE, {"data": {KEY: text}})
+
+
+async def take(cluster: EmbeddedCluster, source: str, *by: str) -> None:
+    """Take a domain over, or (by nobody) give it back."""
+    found = await cluster.client.get(ConfigMap, CONFIG, NAMESPACE)
+    text = str(found.get("data", KEY))
+    await configure(cluster, with_takeover_of(text, {source: by or None}, LABELS))
+
+
+async def outage(cluster: EmbeddedCluster, place: str, failed: str | None) -> None:
+    """Have a zone fail or heal, and wait until the cluster knows."""
+    nodes = cluster.components.cache.store(Node)
+    names = [one.metadata.name for one in nodes if one.metadata.name.startswith(place)]
+    for name in names:
+        body = {"metadata": {"annotations": {FAILED: failed}}}
+        await cluster.client.patch(Node, name, None, body)
+
+    def noticed() -> bool:
+        return all(is_ready(one) == (failed is None) for one in nodes if one.metadata.name in names)
+
+    await until(noticed)
+
+
+def standing_in(cluster: EmbeddedCluster) -> set[str]:
+    """The nodes that carry the label."""
+    nodes = cluster.components.cache.store(Node)
+    return {one.metadata.name for one in nodes if one.metadata.labels.get(LABEL) == "true"}
+
+
+async def status(cluster: EmbeddedCluster) -> TakeoverStatus:
+    """What the controller says."""
+    found = await cluster.client.get(ConfigMap, STATUS, NAMESPACE)
+    return TakeoverStatus.read(str(found.get("data", "status.json")))
+
+
+async def untouched(cluster: EmbeddedCluster) -> dict[str, bytes]:
+    """What no takeover may change: volumes and what nodes report, byte for byte."""
+    found = {}
+    for what in (
+        "/api/v1/persistentvolumes",
+        "/apis/storage.k8s.io/v1/csinodes",
+    ):
+        items = msgspec.json.decode((await cluster.client.raw("GET", what)).body)["items"]
+        found[what] = msgspec.json.encode(items)
+    return found
+
+
+async def single(cluster: EmbeddedCluster) -> Pod:
+    """A StatefulSet of one in zone a, at home; its pod."""
+    await until(lambda: len(pods(cluster)) == 3)
+    await cluster.client.raw("DELETE", "/apis/apps/v1/namespaces/default/statefulsets/db")
+    claim = volumes.objects()[0]["spec"]["volumeClaimTemplates"][0]
+    prefers = {
+        "nodeAffinity": {
+            "preferredDuringSchedulingIgnoredDuringExecution": [
+                {
+                    "weight": 100,
+                    "preference": {
+                        "matchExpressions": [
+                            {
+                                "key": "topology.kubernetes.io/zone",
+                                "operator": "In",
+                                "values": ["a"],
+                            }
+                        ]
+                    },
+                }
+            ]
+        }
+    }
+    body = {
+        "apiVersion": "apps/v1",
+        "kind": "StatefulSet",
+        "metadata": {"name": "one", "namespace": "default"},
+        "spec": {
+            "serviceName": "one",
+            "replicas": 1,
+            "selector": {"matchLabels": {"app": "one"}},
+            "template": {
+                "metadata": {"labels": {"app": "one"}},
+                "spec": {"affinity": prefers, "containers": [{"name": "c", "image": "c"}]},
+            },
+            "volumeClaimTemplates": [claim],
+        },
+    }
+    await cluster.seeder.plant([body])
+    await until(lambda: "one-0" in pods(cluster))
+    pod = pods(cluster)["one-0"]
+    assert zone(cluster, pod) == "a"
+    return pod
+
+
+@pytest.mark.parametrize("privileged", [False, True], ids=["folders", "images"])
+async def test_a_lost_zone_is_taken_over_and_given_back(
+    folder: Path, tmp_path: Path, privileged: bool
+) -> None:
+    """The pod runs in b with its data, then at home again; volume and CSINode never change."""
+    folder = tmp_path if privileged else folder
+    async with living(folder, privileged=privileged) as cluster:
+        pod = await single(cluster)
+        (path(folder, pod) / "marker").write_text("from a")
+        before = await untouched(cluster)
+
+        await outage(cluster, "a", "true")
+        await take(cluster, "a", "b")
+        await until(lambda: standing_in(cluster) == {"b-1", "b-2"})
+        await until(lambda: pods(cluster).get("one-0", pod).metadata.uid != pod.metadata.uid)
+        away = pods(cluster)["one-0"]
+        assert zone(cluster, away) == "b"
+        marker = path(folder, away) / "marker"
+        assert marker.read_text() == "from a"
+        marker.write_text("from b")
+        if privileged:
+            # The dead node never let go; it was shut out, and what it still writes is lost.
+            old = path(folder, pod)
+            assert mounts.at(old) is None and not [*old.iterdir()]
+
+        await outage(cluster, "a", None)
+        await take(cluster, "a")
+        await until(lambda: not standing_in(cluster))
+        await asyncio.sleep(5)
+        assert pods(cluster)["one-0"].metadata.uid == away.metadata.uid
+        (told,) = (await status(cluster)).away
+        assert told.code == "AwayFromHome" and "default/one-0" in told.message
+
+        await cluster.client.delete(Pod, "one-0", "default")
+        await until(lambda: pods(cluster).get("one-0", away).metadata.uid != away.metadata.uid)
+        home = pods(cluster)["one-0"]
+        assert zone(cluster, home) == "a"
+        assert (path(folder, home) / "marker").read_text() == "from b"
+        assert await untouched(cluster) == before
+        await asyncio.sleep(5)
+        assert (await status(cluster)).plain() == {"takeover": {}, "error": ""}
+
+
+async def test_a_wrong_configuration_keeps_the_last_good_map(folder: Path) -> None:
+    """Half a file, a cycle, one without a map of its own: labels stay, and the fault is told."""
+    async with living(folder) as cluster:
+        await until(lambda: len(pods(cluster)) == 3)
+        await take(cluster, "a", "b")
+        await until(lambda: standing_in(cluster) == {"b-1", "b-2"})
+        found = await cluster.client.get(ConfigMap, CONFIG, NAMESPACE)
+        good = json.loads(str(found.get("data", KEY)))
+        wrong: list[Any] = [
+            "{",
+            {**good, "topology-takeover": {"a": ["a"]}},
+            {**good, "topology-takeover": {"a": ["b"], "b": ["a"]}},
+            {**good, "topology-takeover": {"a": ["b", "b"]}},
+        ]
+        for value in wrong:
+            await configure(cluster, value if isinstance(value, str) else json.dumps(value))
+            await asyncio.sleep(5)
+            assert standing_in(cluster) == {"b-1", "b-2"}
+            said = await status(cluster)
+            assert said.takeover == {"a": ("b",)}
+            assert said.error
+        await configure(cluster, "[]")
+        await asyncio.sleep(5)
+        assert standing_in(cluster) == {"b-1", "b-2"}
+        good["topology-takeover"] = {"a": ["all"]}
+        await configure(cluster, json.dumps(good))
+        await until(lambda: len(standing_in(cluster)) == 4)
+        await asyncio.sleep(2)
+        assert (await status(cluster)).plain() == {"takeover": {"a": ["all"]}, "error": ""}
+
+
+async def test_a_configuration_that_is_deleted_gives_nothing_back(folder: Path) -> None:
+    """It is made anew with the takeover that is in force."""
+    async with living(folder) as cluster:
+        await until(lambda: len(pods(cluster)) == 3)
+        await take(cluster, "a", "b")
+        await until(lambda: standing_in(cluster) == {"b-1", "b-2"})
+        await cluster.client.delete(ConfigMap, CONFIG, NAMESPACE)
+        await asyncio.sleep(30)
+        assert standing_in(cluster) == {"b-1", "b-2"}
+        found = await cluster.client.get(ConfigMap, CONFIG, NAMESPACE)
+        assert json.loads(found.get("data", KEY))["topology-takeover"] == {"a": ["b"]}
+
+
+async def test_a_restart_with_a_wrong_configuration_gives_nothing_back(folder: Path) -> None:
+    """As long as no configuration could be read, the labels are what holds."""
+    async with living(folder) as cluster:
+        await until(lambda: len(pods(cluster)) == 3)
+        await take(cluster, "a", "b")
+        await until(lambda: standing_in(cluster) == {"b-1", "b-2"})
+        await configure(cluster, "{")
+    async with living(folder) as cluster:
+        await until(lambda: len(pods(cluster)) == 3)
+        await asyncio.sleep(30)
+        assert standing_in(cluster) == {"b-1", "b-2"}
+
+
+async def test_new_volumes_belong_to_the_domain_of_the_node_that_stands_in(folder: Path) -> None:
+    """During a takeover a new claim is cut from b's own pool, and names b as its home."""
+    async with living(folder) as cluster:
+        await single(cluster)
+        await outage(cluster, "a", "true")
+        await take(cluster, "a", "b")
+        await until(lambda: standing_in(cluster) == {"b-1", "b-2"})
+        await cluster.client.patch(StatefulSet, "one", "default", {"spec": {"replicas": 3}})
+        await until(lambda: {"one-0", "one-1", "one-2"} <= set(pods(cluster)))
+        for name in ("one-1", "one-2"):
+            claim = await cluster.client.get(PersistentVolumeClaim, f"data-{name}", "default")
+            where = f"/api/v1/persistentvolumes/{claim.spec.volume_name}"
+            found = msgspec.json.decode((await cluster.client.raw("GET", where)).body)
+            there = zone(cluster, pods(cluster)[name])
+            home, second = found["spec"]["nodeAffinity"]["required"]["nodeSelectorTerms"]
+            assert there in "bc"
+            assert home["matchExpressions"][0]["values"] == [there]
+            assert second["matchExpressions"] == [
+                {
+                    "key": f"topology.{DRIVER}/takeover.{there}",
+                    "operator": "In",
+                    "values": ["true"],
+                }
+            ]
+            assert found["spec"]["storageClassName"] == CLASS
+
+
+async def test_a_takeover_of_a_living_zone_disturbs_nobody(folder: Path) -> None:
+    """Labels come and go, pods on Ready nodes stay where they are."""
+    async with living(folder) as cluster:
+        pod = await single(cluster)
+        await take(cluster, "a", "all")
+        await until(lambda: len(standing_in(cluster)) == 4)
+        await asyncio.sleep(30)
+        assert pods(cluster)["one-0"].metadata.uid == pod.metadata.uid
+        await take(cluster, "a")
+        await until(lambda: not standing_in(cluster))
+        assert pods(cluster)["one-0"].metadata.uid == pod.metadata.uid

@@ -1,0 +1,70 @@
+"""What watchers do not read: who is ended, and when nobody is."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from zonewise.apiserver.http.unread import Unread
+from zonewise.runtime.serving.listener import Encryption
+
+
+class Link:
+    """A connection with so many bytes that its socket has not taken."""
+
+    def __init__(self, unsent: int) -> None:
+        self.unsent = unsent
+        self.ended = False
+
+    def end(self) -> None:
+        """Hang up."""
+        self.ended = True
+        self.unsent = 0
+
+
+def crowd(unread: Unread, *sizes: int) -> list[Any]:
+    """Watchers to whom something was written, one after the other."""
+    links = [Link(size) for size in sizes]
+    for link in links:
+        unread.look(cast("Encryption", link))
+    return links
+
+
+def test_the_slowest_go_first() -> None:
+    """Above the limit those end whose bytes have waited longest, until a quarter is free again."""
+    unread = Unread(100)
+    links = crowd(unread, 30, 10, 30, 30)
+    assert not any(link.ended for link in links) and unread.total == 100
+    links += crowd(unread, 10)
+    assert [link.ended for link in links] == [True, True, False, False, False]
+    assert unread.total == 70 and len(unread) == 3
+
+
+def test_who_has_read_in_the_meantime_stays() -> None:
+    """Before anybody is ended it is counted anew: buffers drain without a word."""
+    unread = Unread(100)
+    links = crowd(unread, 60, 30)
+    links[0].unsent = 0
+    links += crowd(unread, 50)
+    assert not any(link.ended for link in links)
+    assert unread.total == 80 and not unread.waits(links[0])
+
+
+def test_a_break_begins_the_waiting_anew() -> None:
+    """A watcher that once caught up is not the slowest because of what was before."""
+    unread = Unread(100)
+    first, second = crowd(unread, 10, 60)
+    first.unsent = 0
+    assert not unread.waits(first)
+    first.unsent = 10
+    unread.look(first)
+    crowd(unread, 60)
+    assert (first.ended, second.ended) == (False, True)
+
+
+def test_who_leaves_is_forgotten() -> None:
+    """A watch that ends takes its bytes along."""
+    unread = Unread(100)
+    first, second = crowd(unread, 40, 40)
+    unread.leave(first)
+    unread.leave(first)
+    assert unread.total == 40 and len(unread) == 1 and unread.waits(second)

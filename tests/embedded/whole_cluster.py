@@ -1,0 +1,87 @@
+"""A whole cluster in virtual time: every part at work, planted with what a test wants."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.embedded.virtual_cluster import EPOCH, MEMORY
+
+from zonewise.api import DaemonSet, Deployment, StatefulSet
+from zonewise.api.gates import FeatureGates
+from zonewise.cli.local.composition import controllers
+from zonewise.embedded.cluster import ClusterSettings, EmbeddedCluster
+
+Obj = dict[str, Any]
+
+
+@asynccontextmanager
+async def whole(
+    objects: Iterable[Obj] = (),
+    *,
+    folder: Path | None = None,
+    settings: ClusterSettings | None = None,
+    shift: Callable[[], float] = lambda: 0.0,
+) -> AsyncIterator[EmbeddedCluster]:
+    """Start a cluster, plant the objects, and stop it; time is the event loop's.
+
+    ``shift`` is how far the time of day is off, in seconds.
+    """
+    loop = asyncio.get_running_loop()
+    with tempfile.TemporaryDirectory(prefix="zonewise-test-", dir=MEMORY) as temporary:
+        cluster = EmbeddedCluster(
+            folder or Path(temporary),
+            settings=settings,
+            clock=lambda: EPOCH + loop.time() + shift(),
+            rng=random.Random(1),
+            inline=True,
+            parts=controllers(FeatureGates()),
+        )
+        await cluster.server.live()
+        work = asyncio.create_task(cluster.run())
+        try:
+            refused = await cluster.seeder.plant(objects)
+            assert not refused, refused
+            yield cluster
+            assert not work.done(), work.exception()
+        finally:
+            work.cancel()
+            await asyncio.gather(work, return_exceptions=True)
+            await cluster.close()
+
+
+async def settled(cluster: EmbeddedCluster, *, within: float = 300.0) -> None:
+    """Wait until every workload has all its pods Ready and nothing is under way."""
+    async with asyncio.timeout(within):
+        while True:
+            await asyncio.sleep(1)
+            client = cluster.client
+            fine = all(
+                one.status.observed_generation >= one.metadata.generation
+                and one.spec.replicas == one.status.ready_replicas == one.status.replicas
+                for one in (*await client.list(Deployment), *await client.list(StatefulSet))
+            )
+            if fine and all(
+                one.status.observed_generation >= one.metadata.generation
+                and one.status.desired_number_scheduled == one.status.number_ready
+                for one in await client.list(DaemonSet)
+            ):
+                return
+
+
+async def dumped(cluster: EmbeddedCluster) -> list[Obj]:
+    """Everything in a cluster, as ``kubectl get -o yaml`` shows it."""
+    found: list[Obj] = []
+    for served in cluster.server.registry:
+        resource = served.kind.resource
+        if "list" not in served.kind.verbs or "beta" in resource.version:
+            continue
+        answer = (await cluster.client.raw("GET", resource.path())).json()
+        names = {"apiVersion": resource.api_version, "kind": resource.kind}
+        found += [{**item, **names} for item in answer["items"]]
+    return found

@@ -1,0 +1,108 @@
+"""Why a client is told these endpoints of a name: the rule, the key, and who was left out."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from tests.cli.run_program import here
+from tests.dns.clusters import Obj, endpoint, headless, pieces, port, service
+
+ZONE = "topology.kubernetes.io/zone"
+Capture = pytest.CaptureFixture[str]
+
+
+def dump(*objects: Obj) -> str:
+    """Objects as kubectl prints them."""
+    versions = {"EndpointSlice": "discovery.k8s.io/v1", "PodLocator": "zonewise.io/v1alpha1"}
+    items = [{"apiVersion": versions.get(one["kind"], "v1"), **one} for one in objects]
+    return json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
+
+
+def cluster(**spec: str) -> list[Obj]:
+    """Three nodes in three zones, a backend on each, a client on the first."""
+    found: list[Obj] = [
+        {"kind": "Node", "metadata": {"name": f"n-{zone}", "labels": {ZONE: zone}}}
+        for zone in "abc"
+    ]
+    rows = [endpoint(f"10.0.0.{at}", nodeName=f"n-{zone}") for at, zone in enumerate("abc", 1)]
+    client = {
+        "kind": "Pod",
+        "metadata": {"name": "web-0", "namespace": "front"},
+        "spec": {"nodeName": "n-a"},
+        "status": {"phase": "Running", "podIPs": [{"ip": "10.0.1.1"}]},
+    }
+    web = service("web", clusterIP="10.96.0.7", ports=[port("http", 80)])
+    return [*found, headless("db", **spec), pieces("db", rows), client, web]
+
+
+@pytest.fixture
+def keyed(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A dump whose Service has topology keys."""
+    path = tmp_path_factory.mktemp("dump") / "dump.yaml"
+    path.write_text(dump(*cluster(keys=f"{ZONE},*")))
+    return str(path)
+
+
+def test_the_rule_the_key_and_who_was_left_out(keyed: str, capsys: Capture) -> None:
+    """A pod in zone a is told zone a's endpoint; the others are named with their zones."""
+    result = here(capsys, "explain", "name", "db.shop.svc", "--client", "front/web-0", "-f", keyed)
+    assert result.code == 0
+    assert "pod front/web-0 on node n-a in zone a" in result.out
+    assert f"1 of 3 endpoints are returned, those whose node has {ZONE}=a" in result.out
+    assert f"its node has {ZONE}=b, the client a" in result.out
+
+
+def test_a_client_may_be_an_address(keyed: str, capsys: Capture) -> None:
+    """An address that a pod has is that pod; one that nobody has is an unknown place."""
+    name = "db.shop.svc.cluster.local."
+    result = here(capsys, "explain", "name", name, "--client", "10.0.1.1", "-f", keyed)
+    assert "pod front/web-0 on node n-a" in result.out
+    result = here(capsys, "explain", "name", name, "--client", "192.0.2.1", "-f", keyed)
+    assert "192.0.2.1, whose location is unknown" in result.out
+    assert "all 3 endpoints are returned, because no key before * matches" in result.out
+
+
+def test_json_has_the_same(keyed: str, capsys: Capture) -> None:
+    """-o json: code, rule, key, told and left out."""
+    arguments = ("db.shop.svc", "--client", "front/web-0", "-f", keyed, "-o", "json")
+    found = json.loads(here(capsys, "explain", "name", *arguments).out)
+    assert (found["code"], found["rule"]) == ("NOERROR", "TopologyKey")
+    (part,) = found["families"]
+    assert part["key"] == ZONE
+    assert [one["address"] for one in part["told"]] == ["10.0.0.1"]
+    assert {one["address"] for one in part["leftOut"]} == {"10.0.0.2", "10.0.0.3"}
+
+
+def test_what_is_the_same_for_everybody_says_so(keyed: str, capsys: Capture) -> None:
+    """Cluster IPs and names of one endpoint know no place; unknown names end with 1."""
+    assert (
+        "same for every client" in here(capsys, "explain", "name", "web.shop.svc", "-f", keyed).out
+    )
+    one = here(capsys, "explain", "name", "10-0-0-1.db.shop.svc", "-f", keyed)
+    assert "same for every client" in one.out
+    lost = here(capsys, "explain", "name", "nope.shop.svc", "-f", keyed)
+    assert lost.code == 1
+    assert "there is no Service nope in namespace shop" in lost.out
+
+
+def test_bad_questions_get_one_sentence(keyed: str, capsys: Capture) -> None:
+    """No name, a client that is not there, a client without a name to ask for."""
+    for arguments in (
+        ("explain", "name", "-f", keyed),
+        ("explain", "name", "db.shop", "--client", "front/nobody", "-f", keyed),
+        ("explain", "service", "db", "--client", "front/web-0", "-f", keyed),
+    ):
+        assert here(capsys, *arguments).sentence()
+
+
+def test_hard_keys_say_what_would_help(
+    tmp_path_factory: pytest.TempPathFactory, capsys: Capture
+) -> None:
+    """Nobody near: NODATA, the keys, and the way out."""
+    path = tmp_path_factory.mktemp("dump") / "dump.yaml"
+    path.write_text(dump(*cluster(keys=ZONE)))
+    result = here(capsys, "explain", "name", "db.shop.svc", "--client", "192.0.2.1", "-f", path)
+    assert result.code == 0
+    assert "NODATA, none is returned: no endpoint matches" in result.out
+    assert "End the topology keys with *" in result.out

@@ -1,0 +1,128 @@
+"""A cluster on one page."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from rich.console import Console
+
+from zonewise.api import Node, Pod, Service
+from zonewise.api.objects.discovery import EndpointSlice
+from zonewise.cli.local.overview import service_table, zone_table
+from zonewise.explain.status import Overview, ServiceTraffic, overview
+
+
+def node(name: str, zone: str, *, ready: bool = True, cpu: str = "4") -> Node:
+    """A node."""
+    return msgspec.convert(
+        {
+            "metadata": {"name": name, "labels": {"topology.kubernetes.io/zone": zone}},
+            "status": {
+                "allocatable": {"cpu": cpu},
+                "conditions": [{"type": "Ready", "status": "True" if ready else "False"}],
+            },
+        },
+        Node,
+    )
+
+
+def pod(name: str, on: str, *, ready: bool = True, phase: str = "Running") -> Pod:
+    """A pod."""
+    conditions = [{"type": "Ready", "status": "True" if ready else "False"}]
+    return msgspec.convert(
+        {
+            "metadata": {"name": name, "namespace": "n"},
+            "spec": {"nodeName": on},
+            "status": {"phase": phase, "conditions": conditions},
+        },
+        Pod,
+    )
+
+
+def service(name: str, **spec: Any) -> Service:
+    """A Service."""
+    return msgspec.convert(
+        {
+            "metadata": {"name": name, "namespace": "n"},
+            "spec": {"selector": {"a": "b"}, "clusterIP": "10.0.0.1", **spec},
+        },
+        Service,
+    )
+
+
+SLICE = msgspec.convert(
+    {
+        "metadata": {
+            "name": "s",
+            "namespace": "n",
+            "labels": {"kubernetes.io/service-name": "near"},
+        },
+        "addressType": "IPv4",
+        "endpoints": [
+            {"addresses": ["10.1.0.1"], "conditions": {"ready": True}},
+            {"addresses": ["10.1.0.2"], "conditions": {"ready": False}},
+        ],
+    },
+    EndpointSlice,
+)
+
+
+def page() -> Overview:
+    """A page with something of everything."""
+    return overview(
+        nodes=[node("a1", "a"), node("a2", "a", ready=False, cpu="500m"), node("x", "")],
+        pods=[
+            pod("1", "a1"),
+            pod("2", "a2", ready=False),
+            pod("3", "", ready=False, phase="Pending"),
+            pod("4", "a1", phase="Succeeded"),
+            pod("5", "gone"),
+        ],
+        services=[
+            service("near", trafficDistribution="PreferSameZone"),
+            service("head", clusterIP="None"),
+            service("manual", selector=None),
+        ],
+        slices=[SLICE],
+        seen={("n", "near"): ServiceTraffic(requests=10, failed=0.1, in_zone=0.75)},
+    )
+
+
+def test_zones_count_their_nodes_and_pods() -> None:
+    """Pods count where their node is; finished ones do not count, pending ones apart."""
+    found = page()
+    nameless, zone = found.zones
+    assert (zone.name, zone.nodes, zone.nodes_ready, zone.cpu_milli) == ("a", 2, 1, 4500)
+    assert (zone.pods, zone.pods_ready) == (2, 1)
+    assert (nameless.name, nameless.nodes, nameless.pods) == ("", 1, 0)
+    assert (found.pods, found.pods_ready, found.pods_pending, found.nodes) == (4, 2, 1, 3)
+
+
+def test_services_show_their_mode_endpoints_and_traffic() -> None:
+    """Services with a selector are shown, in the order of their names."""
+    head, near = page().services
+    assert (head.name, head.mode, head.in_zone) == ("head", "headless", None)
+    assert (near.mode, near.endpoints, near.in_zone, near.failed) == (
+        *("PreferSameZone", 1),
+        *(0.75, 0.1),
+    )
+
+
+def test_tables_are_plain_text_in_a_file() -> None:
+    """Without a terminal there are no colors, and every number is in its column."""
+    console = Console(width=100, color_system=None, force_terminal=False)
+    with console.capture() as captured:
+        console.print(zone_table(page()))
+        console.print(service_table(page(), most=1))
+    lines = [line.rstrip() for line in captured.get().splitlines()]
+    assert lines == [
+        "ZONE         NODES  CPU  PODS  READY",
+        "(no zone)      1/1    4     0      0",
+        "a              1/2  4.5     2      1",
+        "(node gone)                 1      1",
+        "(pending)                   1      0",
+        "SERVICE     MODE      ENDPOINTS  IN-ZONE  UNANSWERED",
+        "n/head      headless          0        –           –",
+        "and 1 more",
+    ]

@@ -1,0 +1,178 @@
+"""Where a volume is and why, from objects alone."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from zonewise.api import (
+    CSINode,
+    Node,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    Pod,
+    StorageClass,
+    convert,
+)
+from zonewise.explain import (
+    VolumeCluster,
+    VolumeReport,
+    explain_claim,
+    explain_volume,
+    volume_page,
+)
+from zonewise.storage.configuration import parse_configuration
+from zonewise.storage.domains import DomainLabels
+
+DRIVER = "csi.zonewise.io"
+KEY = f"topology.{DRIVER}/zone"
+POOLS = json.dumps(
+    {
+        "version": 2,
+        "pools": [
+            {
+                "poolName": f"pool-{zone}",
+                "capacity": size,
+                "domainSegments": [{"domainLabel": "zone", "value": zone}],
+            }
+            for zone, size in (("a", "4Gi"), ("b", "1Gi"))
+        ],
+    }
+)
+
+
+def storage_class(mode: str = "WaitForFirstConsumer", **more: Any) -> StorageClass:
+    """The driver's class."""
+    body = {"metadata": {"name": "zonal"}, "provisioner": DRIVER, "volumeBindingMode": mode, **more}
+    return convert(StorageClass, body)
+
+
+def claim(size: str = "1Gi", *, node: str = "", volume: str = "") -> PersistentVolumeClaim:
+    """A claim of it."""
+    marks = {"volume.kubernetes.io/selected-node": node} if node else {}
+    body = {
+        "metadata": {"name": "data", "namespace": "shop", "uid": "u", "annotations": marks},
+        "spec": {
+            "storageClassName": "zonal",
+            "accessModes": ["ReadWriteOnce"],
+            "volumeName": volume,
+            "resources": {"requests": {"storage": size}},
+        },
+        "status": {"phase": "Bound" if volume else "Pending"},
+    }
+    return convert(PersistentVolumeClaim, body)
+
+
+def volume(zone: str = "b", *, name: str = "v", size: str = "1Gi") -> PersistentVolume:
+    """A volume of the driver."""
+    needs = {"key": KEY, "operator": "In", "values": [zone]}
+    body = {
+        "metadata": {"name": name},
+        "spec": {
+            "capacity": {"storage": size},
+            "storageClassName": "zonal",
+            "claimRef": {"namespace": "shop", "name": "data", "uid": "u"},
+            "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [needs]}]}},
+            "csi": {
+                "driver": DRIVER,
+                "volumeHandle": name,
+                "volumeAttributes": {"pool": f"pool-{zone}"},
+            },
+        },
+        "status": {"phase": "Bound"},
+    }
+    return convert(PersistentVolume, body)
+
+
+def cluster(
+    hint_request: PersistentVolumeClaim, *volumes: PersistentVolume, **more: Any
+) -> VolumeCluster:
+    """Two zones with a pool each."""
+    nodes = {
+        f"n-{zone}": convert(Node, {"metadata": {"name": f"n-{zone}", "labels": {KEY: zone}}})
+        for zone in "ab"
+    }
+    drivers = [{"name": DRIVER, "nodeID": "n", "topologyKeys": [KEY]}]
+    csi_nodes = tuple(
+        convert(CSINode, {"metadata": {"name": name}, "spec": {"drivers": drivers}})
+        for name in nodes
+    )
+    settings: dict[str, Any] = {
+        "claims": {hint_request.key: hint_request},
+        "volumes": {one.metadata.name: one for one in volumes},
+        "classes": {"zonal": storage_class()},
+        "nodes": nodes,
+        "csi_nodes": csi_nodes,
+        "configuration": parse_configuration(POOLS, DomainLabels(DRIVER, ("zone",))),
+        **more,
+    }
+    return VolumeCluster(**settings)
+
+
+def told(
+    hint_request: PersistentVolumeClaim, *volumes: PersistentVolume, **more: Any
+) -> VolumeReport:
+    """The report of a claim."""
+    return explain_claim(cluster(hint_request, *volumes, **more), hint_request)
+
+
+def test_a_volume_is_told_with_its_pool_domain_and_why() -> None:
+    """The decision is made once more, with the volume's own bytes free again."""
+    hint_request = claim(node="n-b", volume="v")
+    some = cluster(hint_request, volume())
+    report = explain_claim(some, hint_request)
+    assert report == explain_volume(some, volume())
+    assert (report.pool, report.places.terms, report.node) == ("pool-b", ({KEY: "b"},), "n-b")
+    assert report.reason.code == "DomainMatched"
+    plain = report.plain()
+    assert plain["tried"][-1]["pool"] == "pool-b"
+    assert "can be used from zone b" in volume_page(report)
+
+
+def test_a_full_zone_says_what_was_tried_and_what_helps() -> None:
+    """The chosen node's pool has no room; the next one is taken, and both are told."""
+    other = volume(name="other")
+    report = told(claim(node="n-b"), other)
+    assert report.reason.code == "NotYetMade"
+    assert "pool-a" in report.reason.message
+    assert [one.pool for one in report.tried] == ["pool-b", "pool-a"]
+    nowhere = told(claim("8Gi", node="n-b"), other)
+    assert nowhere.reason.message.startswith("claim data has no volume")
+    assert nowhere.reason.fix
+    assert {one.pool for one in nowhere.tried} == {"pool-a", "pool-b"}
+
+
+def test_a_volume_that_would_be_elsewhere_today_is_said_so() -> None:
+    """Pools changed since it was made; it stays where it is."""
+    report = told(claim(node="n-a", volume="v"), volume("b"))
+    assert report.reason.code == "PlacedBefore"
+    assert "today it would get pool pool-a" in report.reason.message
+
+
+def test_what_must_come_first_is_said() -> None:
+    """A class, a pod, a node; or the volume that the claim names."""
+    assert told(claim()).reason.code == "WaitsForPod"
+    body = {
+        "metadata": {"name": "p", "namespace": "shop"},
+        "spec": {"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]},
+        "status": {
+            "conditions": [{"type": "PodScheduled", "status": "False", "message": "0/2 nodes"}]
+        },
+    }
+    report = told(claim(), pods=(convert(Pod, body),))
+    assert report.reason.code == "WaitsForNode" and "0/2 nodes" in report.reason.message
+    assert told(claim(), classes={}).reason.code == "ClassMissing"
+    assert told(claim(volume="gone")).reason.code == "VolumeMissing"
+    assert told(claim(node="n-a"), configuration=None).reason.code == "PoolsUnknown"
+    bad = {"zonal": storage_class(parameters={"colour": "blue"})}
+    assert "colour" in told(claim(node="n-a"), classes=bad).reason.message
+
+
+def test_a_volume_of_others_is_told_as_far_as_it_goes() -> None:
+    """Without a pool there is nothing to explain; without a claim it is still told where it is."""
+    body = {"metadata": {"name": "nfs"}, "spec": {"capacity": {"storage": "1Gi"}}}
+    found = convert(PersistentVolume, body)
+    report = explain_volume(cluster(claim(), found), found)
+    assert report.reason.code == "NoPool" and "everywhere" in report.reason.message
+    lonely = explain_volume(VolumeCluster(), volume())
+    assert lonely.reason.code == "Placed" and lonely.plain()["claim"] is None

@@ -1,0 +1,125 @@
+"""Whom the printed webhooks of budgets are asked about, and what happens if nobody answers."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import pytest
+
+from zonewise.api.values import quantity
+from zonewise.install.hooks import configurations
+from zonewise.install.wanted import Installation
+from zonewise.install.workload import workload
+from zonewise.machinery.cel.match_conditions import conditions_of
+
+Obj = dict[str, Any]
+SYSTEM = "system:serviceaccount:kube-system:"
+OWNED: Obj = {
+    "metadata": {
+        "name": "web-1",
+        "ownerReferences": [{"kind": "ReplicaSet", "name": "web", "controller": True}],
+    }
+}
+
+
+def hooks(budgets: str = "enforce") -> dict[str, Obj]:
+    """The webhooks by their path."""
+    wanted = Installation(budgets=budgets, gated_users=("system:serviceaccount:argo:rollouts",))  # type: ignore[arg-type]
+    return {
+        hook["clientConfig"]["service"]["path"]: hook
+        for one in configurations(wanted)
+        for hook in one["webhooks"]
+    }
+
+
+def asked(hook: Obj, user: str, object: Obj | None, old: Obj | None, operation: str) -> bool:
+    """Whether the webhook is called."""
+    request = {"operation": operation, "name": "web-1", "userInfo": {"username": user}}
+    conditions = conditions_of(hook.get("matchConditions", []))
+    return conditions.hold(request=request, object=object, old_object=old)
+
+
+@pytest.mark.parametrize(
+    ("user", "gated"),
+    [
+        (f"{SYSTEM}replicaset-controller", True),
+        (f"{SYSTEM}replication-controller", True),
+        (f"{SYSTEM}statefulset-controller", True),
+        (f"{SYSTEM}daemon-set-controller", True),
+        ("system:kube-controller-manager", True),
+        ("system:serviceaccount:argo:rollouts", True),
+        (f"{SYSTEM}generic-garbage-collector", False),
+        (f"{SYSTEM}namespace-controller", False),
+        (f"{SYSTEM}pod-garbage-collector", False),
+        (f"{SYSTEM}node-controller", False),
+        (f"{SYSTEM}job-controller", False),
+        ("system:kube-scheduler", False),
+        ("system:node:n1", False),
+        ("system:serviceaccount:other:operator", False),
+        ("kubernetes-admin", False),
+    ],
+)
+def test_whose_deletions_are_asked_about(user: str, gated: bool) -> None:
+    """Workload controllers and who is named; nobody who tidies up, and nobody about what leaves."""
+    hook = hooks()["/deletions"]
+    assert asked(hook, user, None, OWNED, "DELETE") is gated
+    leaving = {"metadata": {**OWNED["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"}}
+    assert not asked(hook, user, None, leaving, "DELETE")
+
+
+def test_pods_of_nobody_are_not_asked_about() -> None:
+    """Where all controllers are one user, pods without an owner are tidied up by it."""
+    hook = hooks()["/deletions"]
+    alone: Obj = {"metadata": {"name": "alone"}}
+    assert not asked(hook, "system:kube-controller-manager", None, alone, "DELETE")
+
+
+@pytest.mark.parametrize(
+    ("user", "before", "after", "clamped"),
+    [
+        (f"{SYSTEM}deployment-controller", 5, 3, True),
+        ("system:kube-controller-manager", 5, 3, True),
+        (f"{SYSTEM}deployment-controller", 3, 5, False),
+        (f"{SYSTEM}deployment-controller", 3, 3, False),
+        (f"{SYSTEM}horizontal-pod-autoscaler", 5, 3, False),
+        ("kubernetes-admin", 5, 3, False),
+    ],
+)
+def test_which_replicasets_are_clamped(user: str, before: int, after: int, clamped: bool) -> None:
+    """Only those that a Deployment makes smaller."""
+    old, new = ({"metadata": {}, "spec": {"replicas": size}} for size in (before, after))
+    assert asked(hooks()["/replicasets"], user, new, old, "UPDATE") is clamped
+
+
+@pytest.mark.parametrize(
+    ("budgets", "policies"),
+    [
+        ("enforce", {"/evictions": "Fail", "/deletions": "Ignore", "/replicasets": "Fail"}),
+        ("observe", {"/evictions": "Ignore", "/deletions": "Ignore"}),
+        ("off", {}),
+    ],
+)
+def test_what_happens_if_nobody_answers(budgets: str, policies: dict[str, str]) -> None:
+    """Evictions and the clamp wait, deletions pass; who only observes is in nobody's way. Only
+    namespaces that opted in are asked about, never ours or the system's.
+    """
+    found = {path: hook for path, hook in hooks(budgets).items() if path != "/services"}
+    assert {path: hook["failurePolicy"] for path, hook in found.items()} == policies
+    for hook in found.values():
+        opted, never = hook["namespaceSelector"]["matchExpressions"]
+        assert (opted["key"], opted["values"]) == ("zonewise.io/budgets", ["enforce"])
+        assert (never["operator"], never["values"]) == ("NotIn", ["zonewise", "kube-system"])
+
+
+def test_a_gate_has_room_for_every_pod() -> None:
+    """Who keeps budgets knows all pods: 415 MB were measured for 50,000."""
+
+    def limit(budgets: str) -> Fraction:
+        made = workload(Installation(budgets=budgets))  # type: ignore[arg-type]
+        (deployment,) = [one for one in made if one["kind"] == "Deployment"]
+        containers = deployment["spec"]["template"]["spec"]["containers"]
+        (webhook,) = [one for one in containers if one["name"] == "webhook"]
+        return quantity.value(webhook["resources"]["limits"]["memory"])
+
+    assert limit("off") < 2 * 415_000_000 <= limit("observe") == limit("enforce")

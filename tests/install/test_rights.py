@@ -1,0 +1,247 @@
+"""The printed roles are enough for all that the programs do, and not one verb of them is idle.
+
+The programs' parts run under the installed service account on an embedded server, in virtual time,
+through a life in which each of them does everything it ever does: slices are created, changed and
+deleted, hints come and go often enough for events to be counted up, the lease is taken, renewed and
+given back, the certificate is made, published and taken into use.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from tests.embedded.virtual_cluster import EPOCH, VirtualCluster, virtual_cluster
+from tests.explain.dumps import AUTO, endpoint, node, part, pod, service
+
+from zonewise.api import EndpointSlice, Event, Node, Pod, Service, convert
+from zonewise.api.objects.admissionregistration import (
+    MutatingWebhookConfiguration,
+    ValidatingWebhookConfiguration,
+)
+from zonewise.api.objects.locator import PodLocator
+from zonewise.api.values import times
+from zonewise.apiserver.http.local_transport import LocalTransport
+from zonewise.apiserver.request.call import User
+from zonewise.controllers import HintsController, HintsSettings, LocatorsController, SliceRole
+from zonewise.install import Installation, Obj, manifests
+from zonewise.install.wanted import LEASE, NAME, WEBHOOK
+from zonewise.install.wanted import Role as Choice
+from zonewise.runtime.cache.cache import Cache
+from zonewise.runtime.client.client import Client
+from zonewise.runtime.client.transport import Request, Response
+from zonewise.runtime.client.watch import WatchOptions
+from zonewise.runtime.controller.components import ComponentContext
+from zonewise.runtime.controller.recorder import Recorder
+from zonewise.runtime.election.election import Election
+from zonewise.runtime.webhook.certificates import Certificates, Configuration
+from zonewise.webhook import HintInjection
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
+
+ACCOUNT = User(
+    f"system:serviceaccount:{NAME}:{NAME}",
+    ("system:serviceaccounts", f"system:serviceaccounts:{NAME}", "system:authenticated"),
+)
+ROLES = ("ClusterRole", "Role")
+BOX = [{"name": "box", "image": "box"}]
+OURS = {"managed-by": "endpointslice-controller.k8s.io"}
+KINDS: dict[str, type[Any]] = {
+    "Service": Service,
+    "EndpointSlice": EndpointSlice,
+    "Pod": Pod,
+    "Node": Node,
+}
+
+
+@dataclass
+class Watched:
+    """A transport that notes what was refused."""
+
+    below: LocalTransport
+    refused: list[str] = field(default_factory=list)
+    first: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def send(self, request: Request) -> Response:
+        """Pass it on."""
+        response = await self.below.send(request)
+        if response.status == 403:
+            self.refused.append(f"{request.method} {request.path}")
+            self.first.set()
+        return response
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+def each_verb() -> Iterator[tuple[Choice, str, int, str, str]]:
+    """Every right that is printed: mode, kind of role, number of the rule, resource, verb."""
+    for choice in ("own", "adopt"):
+        for item in manifests(Installation(role=choice)):
+            if item["kind"] in ROLES:
+                for number, rule in enumerate(item["rules"]):
+                    for resource in rule["resources"]:
+                        for verb in rule["verbs"]:
+                            yield choice, item["kind"], number, resource, verb
+
+
+def without(objects: list[Obj], kind: str, number: int, resource: str, verb: str) -> list[Obj]:
+    """The manifests with one verb on one resource less."""
+    changed: list[Obj] = json.loads(json.dumps(objects))
+    rules = next(item["rules"] for item in changed if item["kind"] == kind)
+    rule = rules[number]
+    rules[number] = rule | {"verbs": [one for one in rule["verbs"] if one != verb] or ["none"]}
+    others = [one for one in rule["resources"] if one != resource]
+    if others:
+        rules.append(rule | {"resources": others, "verbs": [verb]})
+    return changed
+
+
+async def installed(cluster: VirtualCluster, objects: list[Obj]) -> None:
+    """Apply everything; nobody answers the webhooks, so nobody is to ask them."""
+    for item in json.loads(json.dumps(objects)):
+        for webhook in item.get("webhooks", ()):
+            webhook["rules"][0]["resources"] = ["nothing"]
+        served = cluster.server.registry.of(item["apiVersion"], item["kind"])
+        assert served is not None
+        path = served.kind.resource.path(item["metadata"].get("namespace", ""))
+        body = json.dumps(item).encode()
+        await cluster.client.raw(
+            "POST", path, headers={"Content-Type": "application/json"}, body=body
+        )
+
+
+async def put(cluster: VirtualCluster, item: Obj) -> None:
+    """Create an object with its status."""
+    cls = KINDS[item["kind"]]
+    made = await cluster.client.create(convert(cls, item))
+    if "status" in item:
+        body = {"status": item["status"]}
+        space = made.metadata.namespace or None
+        await cluster.client.patch(cls, made.metadata.name, space, body, subresource="status")
+
+
+async def forever() -> None:
+    """Lead."""
+    await asyncio.Event().wait()
+
+
+async def life(cluster: VirtualCluster, transport: Watched, choice: Choice) -> None:
+    """Everything the programs ever do."""
+    loop, rng = asyncio.get_running_loop(), random.Random(2)
+
+    def clock() -> float:
+        return EPOCH + loop.time()
+
+    client = Client(transport, field_manager=NAME)
+    cache = Cache(client, options=WatchOptions(watch_list=False))
+    recorder = Recorder(
+        client, controller=NAME, instance=NAME, now=lambda: times.from_epoch(clock()), rng=rng
+    )
+    hints = HintsController(
+        ComponentContext(client=client, cache=cache, recorder=recorder, clock=clock, rng=rng),
+        settings=HintsSettings(role=SliceRole(choice)),
+    )
+    locators = LocatorsController(client=client, cache=cache, rng=rng)
+    HintInjection(cache)
+    configurations: list[tuple[Configuration, str]] = [(ValidatingWebhookConfiguration, NAME)]
+    if choice == "adopt":
+        configurations.append((MutatingWebhookConfiguration, NAME))
+    certificates = Certificates(
+        client,
+        secret=WEBHOOK,
+        namespace=NAME,
+        hosts=["localhost"],
+        configurations=configurations,
+        serve=lambda certificate, key: None,
+        rng=rng,
+    )
+    election = Election(
+        Client(transport, retries=0), name=LEASE, namespace=NAME, clock=loop.time, rng=rng
+    )
+    async with asyncio.TaskGroup() as tasks:
+        parts = [
+            tasks.create_task(part_of_it)
+            for part_of_it in (
+                cache.run(),
+                recorder.run(),
+                hints.run(),
+                locators.run(),
+                certificates.run(),
+            )
+        ]
+        leading = tasks.create_task(election.run(forever))
+        await certificates.serving.wait()
+        for zone in "ab":
+            await put(cluster, node(f"n-{zone}", zone))
+        await put(cluster, service())
+        for number, zone in enumerate("ab"):
+            await put(cluster, pod(f"10.0.0.{number}", f"n-{zone}", containers=BOX))
+        await asyncio.sleep(5)
+        relabel = {"metadata": {"labels": {"example.com/rack": "r"}}}
+        await cluster.client.patch(Node, "n-a", None, relabel)
+        orphan = {"metadata": {"name": "orphan", "namespace": "default"}}
+        await cluster.client.create(convert(PodLocator, orphan))
+        if choice == "own":
+            await put(cluster, part([endpoint("10.9.9.9")], name="left-over", **OURS))
+        else:
+            rows = [endpoint(f"10.0.0.{n}", zone, on=f"n-{zone}") for n, zone in enumerate("ab")]
+            await put(cluster, part(rows, **OURS))
+        for mode in ("Disabled", "Auto") * 3:
+            await asyncio.sleep(5)
+            body = {"metadata": {"annotations": {next(iter(AUTO)): mode}}}
+            await cluster.client.patch(Service, "web", "default", body)
+        await asyncio.sleep(90)
+        for task in (leading, *parts):
+            task.cancel()
+
+
+async def done(cluster: VirtualCluster, choice: Choice) -> None:
+    """Check that the life was full."""
+    slices = await cluster.client.list(EndpointSlice, "default")
+    ours = [piece for piece in slices if piece.metadata.labels.get("kubernetes.io/service-name")]
+    hinted = {bool(row.hints) for piece in ours for row in piece.endpoints or ()}
+    assert hinted == {choice != "observe"}
+    assert "left-over" not in {piece.metadata.name for piece in ours}
+    located = await cluster.client.list(PodLocator, "default")
+    assert {one.node_name: "example.com/rack" in (one.node_labels or {}) for one in located} == {
+        "n-a": True,
+        "n-b": False,
+    }
+    events = await cluster.client.list(Event, "default")
+    assert any(event.series is not None for event in events)
+
+
+@pytest.mark.parametrize("choice", ["own", "adopt", "observe"])
+async def test_what_is_printed_is_enough(choice: Choice) -> None:
+    """Under the printed roles nothing that the programs do is refused."""
+    async with virtual_cluster({}) as cluster:
+        await installed(cluster, manifests(Installation(role=choice)))
+        transport = Watched(LocalTransport(cluster.server.handle, ACCOUNT))
+        await life(cluster, transport, choice)
+        assert transport.refused == []
+        await done(cluster, choice)
+
+
+@pytest.mark.parametrize(("choice", "kind", "number", "resource", "verb"), list(each_verb()))
+async def test_one_verb_less_fails(
+    choice: Choice, kind: str, number: int, resource: str, verb: str
+) -> None:
+    """Whichever verb is taken from the printed roles, something the programs do is refused."""
+    async with virtual_cluster({}) as cluster:
+        less = without(manifests(Installation(role=choice)), kind, number, resource, verb)
+        await installed(cluster, less)
+        transport = Watched(LocalTransport(cluster.server.handle, ACCOUNT))
+        work = asyncio.create_task(life(cluster, transport, choice))
+        refused = asyncio.create_task(transport.first.wait())
+        await asyncio.wait([work, refused], return_when=asyncio.FIRST_COMPLETED)
+        for task in (work, refused):
+            task.cancel()
+        await asyncio.gather(work, refused, return_exceptions=True)
+        assert transport.refused
+        assert all(resource.partition("/")[0] in path for path in transport.refused)

@@ -1,0 +1,265 @@
+"""A namespace of a real cluster whose pods are under a budget; every change of one is seen."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.kubernetes.installed import Installed
+from tests.kubernetes.stage import node
+
+from tools import realkube as real
+from zonewise.api import Deployment, Namespace, Node, Pod, ReplicaSet, convert, unstructured
+from zonewise.api.errors import Conflict, NotFound, ServerError, TooManyRequests
+from zonewise.api.meta import ObjectMeta
+from zonewise.api.objects.budgets import TopologyDisruptionBudget
+from zonewise.api.objects.pod_state import active, ready
+from zonewise.components.kubelet import Kubelets, KubeletSettings
+from zonewise.runtime.client.client import Client
+from zonewise.runtime.client.transport import HttpsTransport
+from zonewise.runtime.config.cluster import load_config
+from zonewise.runtime.controller.components import ComponentGroup
+
+Obj = dict[str, Any]
+ZONES = "abc"
+ZONE = {"key": "topology.kubernetes.io/zone", "operator": "Exists"}
+AUDIT = (
+    {
+        "level": "Metadata",
+        "verbs": ["create", "delete"],
+        "resources": [{"group": "", "resources": ["pods", "pods/eviction"]}],
+    },
+    {
+        "level": "Metadata",
+        "verbs": ["create", "update", "patch"],
+        "resources": [{"group": "", "resources": ["pods"]}, {"group": "zonewise.io"}],
+    },
+    {"level": "None"},
+)
+PATIENCE = 180.0
+
+
+@dataclass
+class BudgetScene:
+    """A namespace on a real cluster with nodes in three zones; looks at every change of a pod.
+
+    ``least`` and ``fewest`` are healthy pods, of each zone and of all, when there were fewest.
+    ``most`` is what ReplicaSets asked for together: their pods outlive a smaller number for some
+    milliseconds, on any cluster.
+    """
+
+    client: Client
+    components: ComponentGroup
+    namespace: str
+    plane: real.ControlPlane
+    installed: Installed
+    least: dict[str, int] = field(default_factory=dict)
+    fewest: int = 0
+    most: int = 0
+
+    def pods(self) -> list[Pod]:
+        """The pods of the namespace that are neither finished nor leaving."""
+        store = self.components.cache.store(Pod)
+        return [p for p in store if p.metadata.namespace == self.namespace and active(p)]
+
+    def healthy(self) -> Counter[str]:
+        """Ready pods by zone."""
+        return Counter(pod.spec.node_name[-2] for pod in self.pods() if ready(pod))
+
+    def begin(self) -> None:
+        """Remember the least of each zone from here on."""
+        self.least, self.most = dict(self.healthy()), 0
+        self.fewest = sum(self.least.values())
+        self.components.cache.store(Pod).on_change(self._changed)
+
+    def _changed(self, old: Pod | None, new: Pod | None) -> None:
+        now = self.healthy()
+        self.least = {zone: min(count, now[zone]) for zone, count in self.least.items()}
+        self.fewest = min(self.fewest, sum(now.values()))
+        sets = self.components.cache.store(ReplicaSet)
+        asked = sum(
+            one.spec.replicas or 0 for one in sets if one.metadata.namespace == self.namespace
+        )
+        self.most = max(self.most, asked)
+
+    async def until(self, true: Any, what: str) -> None:
+        """Wait for something."""
+        deadline = time.monotonic() + PATIENCE
+        while not true():
+            if time.monotonic() > deadline:
+                seen = Counter((p.spec.node_name, image(p), ready(p)) for p in self.pods())
+                raise AssertionError(f"not {what}: {seen}")
+            await asyncio.sleep(0.2)
+
+    async def ready(self, count: int, image_: str = "") -> None:
+        """Wait until there are exactly so many pods, all Ready, of an image."""
+        await self.until(
+            lambda: (
+                len(self.pods()) == count
+                and all(ready(p) and image(p).endswith(image_) for p in self.pods())
+            ),
+            f"{count} ready pods of {image_ or 'any image'}",
+        )
+
+    async def deploy(
+        self, replicas: int, *, surge: int = 0, unavailable: int = 3, recreate: bool = False
+    ) -> None:
+        """A Deployment of app=web, spread over zones."""
+        spread = {
+            "maxSkew": 1,
+            "topologyKey": ZONE["key"],
+            "whenUnsatisfiable": "DoNotSchedule",
+            "labelSelector": {"matchLabels": {"app": "web"}},
+        }
+        spec = {
+            "replicas": replicas,
+            "selector": {"matchLabels": {"app": "web"}},
+            "strategy": {"type": "Recreate"}
+            if recreate
+            else {"rollingUpdate": {"maxSurge": surge, "maxUnavailable": unavailable}},
+            "template": {
+                "metadata": {"labels": {"app": "web"}},
+                "spec": {
+                    "containers": [{"name": "c", "image": "c:1"}],
+                    "topologySpreadConstraints": [spread],
+                    "terminationGracePeriodSeconds": 0,
+                },
+            },
+        }
+        meta = {"name": "web", "namespace": self.namespace}
+        kind = unstructured(Deployment.resource)
+        await self.client.create(kind({"metadata": meta, "spec": spec}))
+        await self.ready(replicas)
+
+    async def budget(self, *terms: Obj, name: str = "web", **spec: Any) -> None:
+        """A TopologyDisruptionBudget; waits until it was counted."""
+        body: Obj = {"selector": {"matchLabels": {"app": "web"}}, **spec}
+        if terms:
+            body["nodeSelectorTerm"] = {"matchExpressions": list(terms)}
+        meta = {"name": name, "namespace": self.namespace}
+        await self.client.create(
+            convert(TopologyDisruptionBudget, {"metadata": meta, "spec": body})
+        )
+        await self.counted(name)
+
+    async def counted(self, name: str = "web") -> dict[str, int | None]:
+        """What the budget allows, once its latest change was counted."""
+        deadline = time.monotonic() + 180
+        while time.monotonic() < deadline:
+            found = await self.client.get(TopologyDisruptionBudget, name, self.namespace)
+            if found.status.domains and (
+                found.status.observed_generation == found.metadata.generation
+            ):
+                return {row.domain: row.disruptions_allowed for row in found.status.domains}
+            await asyncio.sleep(0.2)
+        raise AssertionError("the budget was never counted")
+
+    async def update(self, image_: str = "c:2") -> None:
+        """Change the template."""
+        body = {"spec": {"template": {"spec": {"containers": [{"name": "c", "image": image_}]}}}}
+        await self.client.patch(Deployment, "web", self.namespace, body, kind="strategic")
+
+    async def evict(self, pod: Pod) -> bool:
+        """Whether an eviction is granted. A server that gave up waiting for the webhook, as on a
+        busy machine, is asked again: a grant that was written meanwhile is the same one.
+        """
+        meta = pod.metadata
+        while True:
+            try:
+                await self.client.evict(meta.name, self.namespace, uid=meta.uid)
+            except TooManyRequests:
+                return False
+            except (NotFound, Conflict):
+                return True
+            except ServerError:
+                await asyncio.sleep(1)
+                continue
+            return True
+
+    def refused(self) -> int:
+        """Deletions of pods that were answered with 429.
+
+        Mostly none; one that was decided before its mark was seen comes again a moment later.
+        """
+        return self.requests()["delete pods 429"]
+
+    def evidence(self) -> str:
+        """What to know about a zone that had too few pods: deletions that passed without an answer
+        of the webhook (as they may, and an alert says so) among all that were made.
+        """
+        passed = [
+            entry["objectRef"].get("name")
+            for entry in self.plane.audited()
+            if entry["objectRef"].get("namespace") == self.namespace
+            and any("failed-open" in key for key in entry.get("annotations", {}))
+        ]
+        return f"least {self.least}, without an answer {passed}, of {dict(self.requests())}"
+
+    def requests(self) -> Counter[str]:
+        """Writes in this namespace so far: ``patch pods 200``, by verb, resource and answer."""
+        found: Counter[str] = Counter()
+        for entry in self.plane.audited():
+            what = entry["objectRef"]
+            if entry["stage"] == "ResponseComplete" and what.get("namespace") == self.namespace:
+                name = "/".join(filter(None, (what["resource"], what.get("subresource"))))
+                found[f"{entry['verb']} {name} {entry.get('responseStatus', {}).get('code')}"] += 1
+        return found
+
+
+def image(pod: Pod) -> str:
+    """What a pod runs."""
+    return (pod.spec.containers or ())[0].image
+
+
+def same(now: Callable[[], Counter[str]], wanted: dict[str, int]) -> bool:
+    """Whether what is now is what is wanted."""
+    return now() == wanted
+
+
+@asynccontextmanager
+async def scene(
+    plane: real.ControlPlane, name: str, *, install: bool = True
+) -> AsyncIterator[BudgetScene]:
+    """Nodes in three zones, Zonewise installed, and a namespace that opted in."""
+    transport = HttpsTransport(load_config(kubeconfig=plane.kubeconfig))
+
+    def connect(manager: str) -> Client:
+        return Client(transport, field_manager=manager)
+
+    components = ComponentGroup(connect, clock=time.time, rng=random.Random(1))
+    components.cache.store(ReplicaSet)
+    components.add("kubelets", lambda context: Kubelets(context, KubeletSettings(heartbeat=2.0)))
+    client = connect("test")
+    nodes = [
+        node({"name": f"{name}-{zone}{number}", "zone": zone})
+        for zone in ZONES
+        for number in range(2)
+    ]
+    for one in nodes:
+        await client.create(convert(Node, one))
+        body = {"status": one["status"]}
+        await client.patch(Node, one["metadata"]["name"], None, body, subresource="status")
+    work = asyncio.create_task(components.run())
+    await components.cache.synced()
+    installed = Installed(plane, client, f"zonewise-{name}", role="observe", budgets="enforce")
+    labels = {"zonewise.io/budgets": "enforce"}
+    try:
+        if install:
+            await installed.apply()
+        await client.create(Namespace(metadata=ObjectMeta(name=name, labels=labels)))
+        yield BudgetScene(client, components, name, plane, installed)
+    finally:
+        if install:
+            await installed.remove()
+        await client.delete(Namespace, name)
+        for one in nodes:
+            await client.delete(Node, one["metadata"]["name"])
+        work.cancel()
+        await asyncio.gather(work, return_exceptions=True)
+        await transport.close()

@@ -1,0 +1,396 @@
+"""Our provisioner loop and driver on real Kubernetes: its binder and scheduler decide as they do.
+
+The driver is behind its socket, as on a node; nodes are played by our kubelets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from tools import realkube as real
+from zonewise.api import Node, PersistentVolume, PersistentVolumeClaim, Pod
+from zonewise.api.errors import AlreadyExists, NotFound
+from zonewise.api.meta import ObjectMeta
+from zonewise.api.objects.events import Event
+from zonewise.components.kubelet import Kubelets
+from zonewise.csi.driver import Threads, open_data, open_driver
+from zonewise.csi.node_domain import FixedDomain
+from zonewise.csi.provisioner import DriverLoops, TopologyOptions
+from zonewise.csi.registration import Registration
+from zonewise.csi.status import Code, CsiError
+from zonewise.csi.transport.client import TIMEOUT, CsiClient, SocketClient
+from zonewise.csi.transport.methods import Answered, Asked, Method
+from zonewise.csi.transport.server import SocketServer
+from zonewise.runtime.client.client import Client
+from zonewise.runtime.client.transport import HttpsTransport
+from zonewise.runtime.config.cluster import load_config
+from zonewise.runtime.controller.components import ComponentContext, ComponentGroup
+from zonewise.storage.configuration import parse_configuration
+from zonewise.storage.domains import parse_domain_labels
+
+pytestmark = [pytest.mark.real, pytest.mark.asyncio, pytest.mark.timeout(600)]
+
+DRIVER = "csi.zonewise.io"
+ZONE = "topology.kubernetes.io/zone"
+KEY = f"topology.{DRIVER}/zone"
+LABELS = parse_domain_labels(ZONE, DRIVER)
+PATIENCE = 180.0
+
+
+@dataclass
+class Recording:
+    """A driver behind its socket; what it was asked, and what is answered instead."""
+
+    inner: CsiClient
+    faults: list[Code] = field(default_factory=list)
+    asked: list[Any] = field(default_factory=list)
+
+    async def call(
+        self, method: Method[Asked, Answered], request: Asked, *, timeout: float = TIMEOUT
+    ) -> Answered:
+        """The answer, or the next fault."""
+        if method.name == "CreateVolume":
+            self.asked.append(request)
+            if self.faults:
+                raise CsiError(self.faults.pop(0), "no room here")
+        return await self.inner.call(method, request, timeout=timeout)
+
+
+async def post(client: Client, path: str, body: dict[str, Any]) -> None:
+    """Create any object, if it is not there."""
+    headers = {"Content-Type": "application/json"}
+    with suppress(AlreadyExists):
+        await client.raw("POST", path, body=msgspec.json.encode(body), headers=headers)
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A real cluster with three zones, and a namespace of its own."""
+
+    client: Client
+    driver: Recording
+    name: str
+
+    async def post(self, path: str, body: dict[str, Any]) -> None:
+        """Create any object."""
+        await post(self.client, path, body)
+
+    async def storage_class(self, **more: Any) -> None:
+        """The driver's class, of this scene's name."""
+        body = {"metadata": {"name": self.name}, "provisioner": DRIVER, **more}
+        await self.post("/apis/storage.k8s.io/v1/storageclasses", body)
+
+    def template(self, name: str) -> dict[str, Any]:
+        """What a claim asks for."""
+        spec = {
+            "storageClassName": self.name,
+            "accessModes": ["ReadWriteOnce"],
+            "resources": {"requests": {"storage": "64Mi"}},
+        }
+        return {"metadata": {"name": name}, "spec": spec}
+
+    async def pod(self, name: str, claim: str, **spec: Any) -> None:
+        """A pod that uses a claim."""
+        body = {
+            "containers": [{"name": "c", "image": "c"}],
+            "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": claim}}],
+            **spec,
+        }
+        path = Pod.resource.path(self.name)
+        await self.post(path, {"metadata": {"name": name}, "spec": body})
+
+    async def claim(self, name: str) -> None:
+        """A claim."""
+        await self.post(PersistentVolumeClaim.resource.path(self.name), self.template(name))
+
+    async def placed(self, name: str) -> str:
+        """The zone of the node that a pod got."""
+
+        async def node() -> str:
+            try:
+                return (await self.client.get(Pod, name, self.name)).spec.node_name
+            except NotFound:
+                return ""
+
+        found = await self.client.get(Node, await until(node))
+        return found.metadata.labels[ZONE]
+
+    async def volume(self, claim: str) -> PersistentVolume:
+        """The volume of a claim, when they are bound."""
+
+        async def bound() -> str:
+            found = await self.client.get(PersistentVolumeClaim, claim, self.name)
+            return found.spec.volume_name if found.status.phase == "Bound" else ""
+
+        return await self.client.get(PersistentVolume, await until(bound))
+
+    async def said(self, reason: str) -> set[str]:
+        """What was told with a reason, about anything in the namespace."""
+        found = await self.client.list(Event, self.name)
+        return {one.note for one in found if one.reason == reason}
+
+
+async def until(look: Callable[[], Any]) -> Any:
+    """Wait for something; gives it."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            found = await look()
+            if found:
+                return found
+            await asyncio.sleep(0.2)
+
+
+def zones(volume: PersistentVolume) -> list[str]:
+    """The zones from which a volume can be used, besides by nodes that stand in for them."""
+    affinity = volume.spec.node_affinity
+    if affinity is None or affinity.required is None:
+        return []
+    home, second = affinity.required.node_selector_terms or ()
+    (needs,) = home.match_expressions or ()
+    assert needs.key == KEY
+    (zone,) = needs.values or ()
+    (label,) = second.match_expressions or ()
+    assert (label.key, label.values) == (f"topology.{DRIVER}/takeover.{zone}", ("true",))
+    return [zone]
+
+
+def told(request: Any) -> tuple[list[str], list[str]]:
+    """The zones a driver was told: requisite, preferred."""
+    needs = request.accessibility_requirements
+    return (
+        [one.segments[KEY] for one in needs.requisite],
+        [one.segments[KEY] for one in needs.preferred],
+    )
+
+
+@asynccontextmanager
+async def scene(
+    plane: real.ControlPlane, folder: Path, name: str, options: TopologyOptions | None = None
+) -> AsyncIterator[Scene]:
+    """Start driver, loops and kubelets on a real cluster; end them and clear the namespace."""
+    pools = [
+        {
+            "poolName": f"pool-{zone}",
+            "capacity": "1Gi",
+            "domainSegments": [{"domainLabel": "zone", "value": zone}],
+        }
+        for zone in "abc"
+    ]
+    configuration = parse_configuration(json.dumps({"version": 2, "pools": pools}), LABELS)
+    data, threads = open_data(folder / "data", privileged=False), Threads()
+    served = open_driver(
+        DRIVER,
+        data,
+        LABELS,
+        lambda: configuration,
+        node_id="controller",
+        domain=FixedDomain({"zone": "a"}),
+        worker=threads,
+    )
+    server = SocketServer(served.calls, folder / "csi.sock")
+    await server.start()
+    socket = SocketClient(folder / "csi.sock")
+    transport = HttpsTransport(load_config(str(plane.kubeconfig)))
+    driver = Recording(socket)
+
+    def node_client(node: str) -> CsiClient:
+        return _OnNode(socket, node)
+
+    def loops(context: ComponentContext) -> DriverLoops:
+        return DriverLoops(context, driver, namespace="default", options=options)
+
+    components = ComponentGroup(
+        lambda part: Client(transport, field_manager=part), clock=time.time, rng=random.Random(1)
+    )
+    components.add("kubelet", Kubelets)
+    components.add("csi-registration", lambda context: Registration(context, DRIVER, node_client))
+    components.add("csi-provisioner", loops)
+    client = Client(transport)
+    work = asyncio.create_task(components.run())
+    try:
+        await post(client, "/api/v1/namespaces", {"metadata": {"name": name}})
+        body = {"metadata": {"name": DRIVER}, "spec": {"attachRequired": False}}
+        await post(client, "/apis/storage.k8s.io/v1/csidrivers", body)
+        nodes = {f"csi-{zone}": zone for zone in "abc"}
+        for node, zone in nodes.items():
+            with suppress(AlreadyExists):
+                await client.create(Node(metadata=ObjectMeta(name=node, labels={ZONE: zone})))
+
+        async def labelled() -> bool:
+            found = await client.list(Node)
+            return {one.metadata.name for one in found if KEY in one.metadata.labels} >= {*nodes}
+
+        await until(labelled)
+        yield Scene(client, driver, name)
+        assert not work.done(), work.exception()
+        await _clear(client, name)
+        for node in nodes:
+            await client.delete(Node, node)
+    finally:
+        work.cancel()
+        await asyncio.gather(work, return_exceptions=True)
+        await socket.close()
+        await server.stop()
+        await transport.close()
+        threads.close()
+        data.close()
+
+
+async def _clear(client: Client, name: str) -> None:
+    """Delete what a scene made, and see that the driver deleted all volumes."""
+    await client.raw("DELETE", f"/apis/apps/v1/namespaces/{name}/statefulsets")
+    for pod in await client.list(Pod, name):
+        with suppress(NotFound):
+            await client.delete(Pod, pod.metadata.name, name, grace_period=0)
+    for claim in await client.list(PersistentVolumeClaim, name):
+        await client.delete(PersistentVolumeClaim, claim.metadata.name, name)
+
+    async def cleared() -> bool:
+        return not any(
+            one.spec.storage_class_name == name for one in await client.list(PersistentVolume)
+        )
+
+    await until(cleared)
+    await client.raw("DELETE", f"/apis/storage.k8s.io/v1/storageclasses/{name}")
+    await client.raw("DELETE", f"/api/v1/namespaces/{name}")
+
+
+@dataclass(frozen=True)
+class _OnNode:
+    """The driver as it would be on a node, whose name ends with its zone."""
+
+    inner: CsiClient
+    node: str
+
+    async def call(
+        self, method: Method[Asked, Answered], request: Asked, *, timeout: float = TIMEOUT
+    ) -> Answered:
+        """The answer; where the node is is told by its name."""
+        answer = await self.inner.call(method, request, timeout=timeout)
+        if method.name == "NodeGetInfo":
+            found: Any = answer
+            found.node_id = self.node
+            found.accessible_topology.segments[KEY] = self.node[-1]
+        return answer
+
+
+async def test_no_room_in_a_zone_moves_the_pod(realkube: real.ControlPlane, tmp_path: Path) -> None:
+    """RESOURCE_EXHAUSTED makes the real scheduler choose again; it says what ours says."""
+    async with scene(realkube, tmp_path, "full", TopologyOptions(strict=True)) as some:
+        await some.storage_class(volumeBindingMode="WaitForFirstConsumer")
+        some.driver.faults = [Code.RESOURCE_EXHAUSTED]
+        await some.claim("data")
+        await some.pod("p", "data")
+        zone = await some.placed("p")
+        assert zones(await some.volume("data")) == [zone]
+        first, last = some.driver.asked[0], some.driver.asked[-1]
+        assert len(some.driver.asked) >= 2
+        assert told(last) == ([zone], [zone])
+        assert told(first)[0] == told(first)[1]
+
+        async def failed() -> set[str]:
+            return await some.said("FailedScheduling")
+
+        assert (
+            'running PreBind plugin "VolumeBinding": binding volumes:'
+            ' provisioning failed for PVC "data"'
+        ) in await until(failed)
+        assert any("no room here" in one for one in await some.said("ProvisioningFailed"))
+
+
+async def test_a_volume_is_where_its_pod_is(realkube: real.ControlPlane, tmp_path: Path) -> None:
+    """The chosen node's zone is preferred, and the volume can be used from there alone."""
+    async with scene(realkube, tmp_path, "near") as some:
+        await some.storage_class(volumeBindingMode="WaitForFirstConsumer")
+        await some.claim("data")
+        await some.pod("p", "data", nodeSelector={ZONE: "b"})
+        assert await some.placed("p") == "b"
+        assert zones(await some.volume("data")) == ["b"]
+        assert told(some.driver.asked[0]) == (["a", "b", "c"], ["b", "c", "a"])
+
+
+async def test_immediate_claims_are_told_as_their_names_say(
+    realkube: real.ControlPlane, tmp_path: Path
+) -> None:
+    """The request is the same as if a node of zone b was chosen; allowed zones are all there is."""
+    async with scene(realkube, tmp_path, "named") as some:
+        await some.storage_class(volumeBindingMode="Immediate")
+        await some.claim("www-web-1")
+        assert zones(await some.volume("www-web-1")) == ["b"]
+        assert told(some.driver.asked[0]) == (["a", "b", "c"], ["b", "c", "a"])
+
+
+async def test_allowed_topologies_are_the_only_ones(
+    realkube: real.ControlPlane, tmp_path: Path
+) -> None:
+    """A class that allows two zones tells these two."""
+    async with scene(realkube, tmp_path, "allowed") as some:
+        allowed = [{"matchLabelExpressions": [{"key": KEY, "values": ["b", "c"]}]}]
+        await some.storage_class(volumeBindingMode="Immediate", allowedTopologies=allowed)
+        await some.claim("www-web-0")
+        assert zones(await some.volume("www-web-0")) == ["c"]
+        assert told(some.driver.asked[0]) == (["b", "c"], ["c", "b"])
+
+
+async def test_without_immediate_topology_nothing_is_told(
+    realkube: real.ControlPlane, tmp_path: Path
+) -> None:
+    """The driver balances, and its volume can be used everywhere."""
+    options = TopologyOptions(immediate=False)
+    async with scene(realkube, tmp_path, "anywhere", options) as some:
+        await some.storage_class(volumeBindingMode="Immediate")
+        await some.claim("data")
+        assert zones(await some.volume("data")) == []
+        assert not some.driver.asked[0].HasField("accessibility_requirements")
+
+
+@pytest.mark.parametrize("mode", ["Immediate", "WaitForFirstConsumer"])
+async def test_pods_with_two_claims_find_a_node(
+    realkube: real.ControlPlane, tmp_path: Path, mode: str
+) -> None:
+    """Both claims of each pod of a StatefulSet are in one zone, so it can run there."""
+    async with scene(realkube, tmp_path, f"two-{mode.lower()}") as some:
+        await some.storage_class(volumeBindingMode=mode)
+        spread = {
+            "maxSkew": 1,
+            "topologyKey": KEY,
+            "whenUnsatisfiable": "DoNotSchedule",
+            "labelSelector": {"matchLabels": {"app": "web"}},
+        }
+        pod = {
+            "metadata": {"labels": {"app": "web"}},
+            "spec": {
+                "topologySpreadConstraints": [spread],
+                "containers": [{"name": "c", "image": "c"}],
+            },
+        }
+        body = {
+            "metadata": {"name": "web"},
+            "spec": {
+                "serviceName": "web",
+                "replicas": 3,
+                "podManagementPolicy": "Parallel",
+                "selector": {"matchLabels": {"app": "web"}},
+                "template": pod,
+                "volumeClaimTemplates": [some.template("data"), some.template("logs")],
+            },
+        }
+        await some.post(f"/apis/apps/v1/namespaces/{some.name}/statefulsets", body)
+        found = set()
+        for ordinal in range(3):
+            zone = await some.placed(f"web-{ordinal}")
+            found.add(zone)
+            for claim in ("data", "logs"):
+                assert zones(await some.volume(f"{claim}-web-{ordinal}")) == [zone]
+        assert found == {"a", "b", "c"}

@@ -1,0 +1,16 @@
+"""A network namespace for a test, entered by its thread."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+from tests.netns.spaces import inside, space
+
+
+@pytest.fixture
+def netns() -> Iterator[str]:
+    """The name of an empty namespace that this thread is in until the test ends."""
+    with space(f"zwt{os.getpid()}") as name, inside(name):
+        yield name

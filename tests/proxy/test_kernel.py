@@ -1,0 +1,311 @@
+"""The kernel's tables become what is desired, from whatever was there."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import subprocess
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+from tests.proxy.services import HERE, backend, route, service
+
+from zonewise.api.errors import ConfigError
+from zonewise.api.objects.core import Node
+from zonewise.cli.main import main
+from zonewise.proxy.netlink import Touched, nftables
+from zonewise.proxy.settings import ProxySettings
+from zonewise.proxy.tables import kernel as kernels
+from zonewise.proxy.tables.desired import Changes, Desired
+from zonewise.proxy.tables.kernel import Kernel, KernelRefused, clean_up
+from zonewise.proxy.tables.layout import NOTHING, lay_out
+from zonewise.proxy.tables.rendering import whole
+from zonewise.proxy.tables.ruleset import FAMILIES, FamilyName, FrameSettings, frame
+from zonewise.traffic.routes import Backend, ServiceRoutes
+
+SETTINGS = ProxySettings(node_name=HERE, cluster_cidrs=("10.244.0.0/16", "fd44::/48"))
+NETWORKS = SETTINGS.networks(Node(), ("10.0.0.1", "fd00::1"), ("10.96.0.0/12", "fd96::/112"))
+
+EVERYTHING = (
+    service("plain", route("ClusterIP", "10.96.0.1", backend(5), backend(6, node=HERE))),
+    service("empty", route("ClusterIP", "10.96.0.2")),
+    service(
+        "outer",
+        route("LoadBalancer", "203.0.113.1", backend(5), backend(6), source="inside"),
+        route(
+            "LoadBalancer",
+            "203.0.113.1",
+            backend(6),
+            source="outside",
+            ranges=("10.0.0.0/8", "192.168.0.0/16"),
+        ),
+        route("NodePort", None, backend(5), number=30000),
+        route("NodePort", None, number=30001, source="outside", action="drop"),
+    ),
+    service("sticky", route("ClusterIP", "10.96.0.3", backend(5), backend(7)), affinity=600),
+    service(
+        "six",
+        route("ClusterIP", "fd96::1", backend(5, family="IPv6")),
+        route("NodePort", None, backend(5, family="IPv6"), number=30002),
+        family="IPv6",
+        affinity=60,
+    ),
+    service("udp", route("ClusterIP", "10.96.0.1", backend(5), number=53), protocol="UDP"),
+    service(
+        "weighted",
+        route("ClusterIP", "10.96.0.4", backend(5, weight=5000), backend(6), backend(7, weight=2)),
+        route("NodePort", None, backend(5, weight=5000), backend(6), number=30003),
+    ),
+    service(
+        "weighted-six",
+        route(
+            "ClusterIP", "fd96::4", backend(5, family="IPv6", weight=9), backend(6, family="IPv6")
+        ),
+        family="IPv6",
+        protocol="UDP",
+    ),
+    service(
+        "sticky-weighted",
+        route("ClusterIP", "10.96.0.5", backend(5, weight=700), backend(7)),
+        affinity=60,
+    ),
+)
+
+
+def nft(*words: str, script: str | None = None) -> str:
+    done = subprocess.run(["nft", *words], check=True, capture_output=True, text=True, input=script)
+    return done.stdout
+
+
+def desire(*services: ServiceRoutes) -> Desired:
+    desired = Desired()
+    desired.change({one.key: lay_out(one, HERE) for one in services})
+    return desired
+
+
+@pytest_asyncio.fixture
+async def kernel(netns: str) -> AsyncIterator[Kernel]:
+    made = Kernel(SETTINGS.frames())
+    made.read()
+    await made.prepare()
+    yield made
+    made.close()
+
+
+async def test_what_is_written_is_read_back(kernel: Kernel) -> None:
+    """Every kind of element goes in and comes back; a second look finds nothing to do."""
+    desired = desire(*EVERYTHING)
+    await kernel.write(desired.replan({}), NETWORKS, desired.choices())
+    assert desired.replan(kernel.read()) == Changes()
+
+
+async def test_text_and_transaction_make_the_same_tables(kernel: Kernel) -> None:
+    """What ``nft -f`` makes of the text is, listed, what netlink made."""
+    desired = desire(*EVERYTHING)
+    await kernel.write(desired.replan({}), NETWORKS, desired.choices())
+    listed = {word: nft("list", "table", word, "zonewise") for word in ("ip", "ip6")}
+    frames = {family: frame(family, made) for family, made in SETTINGS.frames().items()}
+    text = whole(frames, desired.elements, NETWORKS, desired.choices())
+    nft("flush", "ruleset")
+    nft("-f", "-", script=text)
+    for word, before in listed.items():
+        after = nft("list", "table", word, "zonewise")
+        assert sorted(_words(after)) == sorted(_words(before))
+    assert desired.replan(kernel.read()) == Changes()
+
+
+def _words(listing: str) -> list[str]:
+    """A listing without the order of elements and chains, which nobody promises."""
+    return listing.replace(",", " ").split()
+
+
+async def test_another_program_adopts_tables_untouched(kernel: Kernel) -> None:
+    """The same settings find their own tables: nothing is made anew, handles stay."""
+    desired = desire(*EVERYTHING)
+    await kernel.write(desired.replan({}), NETWORKS, desired.choices())
+    before = nft("-a", "list", "ruleset")
+    second = Kernel(SETTINGS.frames())
+    actual = second.read()
+    await second.prepare()
+    changes = desired.replan(actual)
+    assert not changes
+    await second.write(changes, NETWORKS, desired.choices())
+    second.sweep(desired.elements, desired.choices())
+    second.close()
+    assert nft("-a", "list", "ruleset") == before
+
+
+async def test_tables_of_other_settings_are_replaced_in_one_step(kernel: Kernel) -> None:
+    """Another frame replaces the old tables whole, and the kernel tells of one generation."""
+    desired = desire(*EVERYTHING)
+    await kernel.write(desired.replan({}), NETWORKS, desired.choices())
+    nft("add", "table", "ip", "foreign")
+    changed = ProxySettings(
+        node_name=HERE, cluster_cidrs=SETTINGS.cluster_cidrs, masquerade_all=True, masquerade_bit=3
+    )
+    second = Kernel(changed.frames())
+    assert second.read() == {}
+    await second.prepare()
+    await second.write(desired.replan({}), NETWORKS, desired.choices())
+    assert desired.replan(second.read()) == Changes()
+    second.close()
+    listing = nft("list", "ruleset")
+    assert "0x00000008" in listing
+    assert "0x00004000" not in listing
+    assert "table ip foreign" in listing
+
+
+async def test_a_failed_transaction_changes_nothing(kernel: Kernel) -> None:
+    """An element that is there already undoes the whole write."""
+    desired = desire(EVERYTHING[0])
+    await kernel.write(desired.replan({}), NETWORKS, [])
+    before = kernel.read()
+    stale = desire(*EVERYTHING).replan({})
+    stale.remove.append(next(iter(desired.elements))[:-1] + b"\x77")
+    with pytest.raises(Exception, match="the kernel refused"):
+        await kernel.write(stale, NETWORKS, desire(*EVERYTHING).choices())
+    assert kernel.read() == before
+
+
+async def test_unused_chains_and_sets_are_swept(kernel: Kernel) -> None:
+    """Chains of choices that are gone, and clients of endpoints that are gone, do not pile up."""
+    desired = desire(*EVERYTHING)
+    await kernel.write(desired.replan({}), NETWORKS, desired.choices())
+    sticky = service("sticky", route("ClusterIP", "10.96.0.3", backend(7)), affinity=600)
+    await kernel.write(
+        desired.change({sticky.key: lay_out(sticky, HERE)}), NETWORKS, desired.choices()
+    )
+    assert nft("list", "table", "ip", "zonewise").count("chain affinity-") == 3
+    kernel.sweep(None, desired.choices())
+    listing = nft("list", "table", "ip", "zonewise")
+    assert listing.count("chain affinity-") == 2
+    assert listing.count("set clients-") == listing.count("chain endpoint-") == 3
+    assert listing.count("chain weighted-") == 2
+    gone = desired.change(dict.fromkeys([one.key for one in EVERYTHING], NOTHING))
+    await kernel.write(gone, NETWORKS, [])
+    kernel.sweep(desired.elements, [])
+    listing = nft("list", "table", "ip", "zonewise")
+    assert "slots-" not in listing
+    assert "outside-" not in listing
+    assert "weighted-" not in listing
+    assert kernel.read() == {}
+
+
+async def test_other_weights_are_another_chain(kernel: Kernel) -> None:
+    """New weights lead to a new chain by one element, and the old chain goes afterwards."""
+
+    def weighing(*weights: int) -> ServiceRoutes:
+        backends = [backend(5 + at, weight=weight) for at, weight in enumerate(weights)]
+        return service("w", route("ClusterIP", "10.96.0.4", *backends))
+
+    first = weighing(3, 1)
+    desired = desire(first)
+    await kernel.write(desired.replan({}), NETWORKS, desired.choices())
+    changes = desired.change({first.key: lay_out(weighing(4, 1), HERE)})
+    assert (len(changes.remove), len(changes.put)) == (1, 1)
+    await kernel.write(changes, NETWORKS, desired.choices())
+    kernel.sweep(None, desired.choices())
+    listing = nft("list", "table", "ip", "zonewise")
+    assert listing.count("chain weighted-") == 1
+    assert "0-3 : 10.244.0.5 . 8080" in listing
+    assert "mod 5" in listing
+    even = desired.change({first.key: lay_out(weighing(7, 7), HERE)})
+    await kernel.write(even, NETWORKS, desired.choices())
+    kernel.sweep(None, desired.choices())
+    listing = nft("list", "table", "ip", "zonewise")
+    assert "weighted-" not in listing
+    assert "goto slots-2" in listing
+
+
+async def test_large_weights_are_taken(kernel: Kernel) -> None:
+    """A thousand endpoints of the largest weights: sums beyond 31 bits are scaled, none is lost."""
+    many = [
+        Backend(address=f"10.245.{n >> 8}.{n & 255}", port=8080, weight=1_000_000 if n else 1)
+        for n in range(2500)
+    ]
+    desired = desire(service("w", route("ClusterIP", "10.96.0.4", *many)))
+    ((_, choice),) = desired.choices()
+    assert sum(choice.weights) < 1 << 31
+    assert min(choice.weights) == 1
+    await kernel.write(desired.replan({}), NETWORKS, desired.choices())
+    assert desired.replan(kernel.read()) == Changes()
+
+
+async def test_our_own_writes_are_no_drift(kernel: Kernel) -> None:
+    """Transactions and runs of nft by this program are not heard; those of others are."""
+    notices = kernel.notices()
+    desired = desire(*EVERYTHING)
+    await kernel.write(desired.replan({}), NETWORKS, desired.choices())
+    assert notices.touched() is Touched.NOTHING
+    nft("add", "element", "ip", "zonewise", "cluster-ips", "{ 10.9.9.9 }")
+    assert notices.touched() is Touched.ELEMENTS
+    changes = desired.replan(kernel.read())
+    assert len(changes.remove) == 1
+    notices.close()
+
+
+async def test_clean_up_removes_our_tables_and_no_other(kernel: Kernel) -> None:
+    """Only what this program made goes, and a second time there is nothing."""
+    nft("add", "table", "inet", "foreign")
+    assert clean_up() == ["ip zonewise", "ip6 zonewise"]
+    assert clean_up() == []
+    assert nft("list", "tables") == "table inet foreign\n"
+
+
+async def test_no_nft_is_one_sentence(netns: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the program nft nothing can start, and the sentence says what to install."""
+    monkeypatch.setattr(kernels, "NFT", "/nowhere/nft")
+    kernel = Kernel(SETTINGS.frames())
+    kernel.read()
+    with pytest.raises(ConfigError, match="install the package nftables"):
+        await kernel.prepare()
+    kernel.close()
+
+
+@pytest.mark.parametrize("code", [errno.EPROTONOSUPPORT, errno.EAFNOSUPPORT])
+def test_a_kernel_without_netfilter_netlink_is_one_sentence(
+    code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A kernel that knows no such socket: exit 2, and a sentence that says what is needed."""
+
+    def refuse(*_: object) -> socket.socket:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr("zonewise.proxy.netlink.socket.socket.socket", refuse)
+    assert main(["proxy", "--cleanup"]) == 2
+    assert capsys.readouterr().err == (
+        f"error: this kernel has no netfilter netlink ({os.strerror(code)}); nf_tables, in Linux "
+        "5.13 or newer, is needed\n"
+    )
+
+
+def test_a_kernel_without_nf_tables_is_one_sentence(
+    netns: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A kernel whose netfilter has no nf_tables refuses the first question, really: exit 2."""
+    # A subsystem that no kernel has: what a question to nf_tables is without the module.
+    monkeypatch.setattr(nftables, "_GETTABLE", 250 << 8 | 1)
+    assert main(["proxy", "--cleanup"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: this kernel does not answer for nf_tables (the kernel refused: ")
+    assert said.endswith("; Linux 5.13 or newer with nf_tables is needed\n")
+    assert said.count("\n") == 1
+
+
+async def test_what_nft_refuses_is_told_in_its_words(kernel: Kernel) -> None:
+    """A text that nft does not take fails with its first line, and changes nothing."""
+    with pytest.raises(KernelRefused, match="nft failed: "):
+        await kernels.run_nft("add nonsense\n", started=lambda _: None)
+
+
+@pytest.mark.parametrize("pods", ["", "address", "=cni0", "veth*"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_frame_is_taken_by_nft(netns: str, family: FamilyName, pods: str) -> None:
+    """Whatever the settings, the frame is one that nft takes, whole."""
+    for all_ in (False, True):
+        made = FrameSettings(pods=pods, masquerade_all=all_, masquerade_bit=31)
+        text = frame(family, made)
+        nft("-f", "-", script=text)
+        nft("flush", "ruleset")

@@ -1,0 +1,200 @@
+"""Which elements routes become."""
+
+from __future__ import annotations
+
+from tests.proxy.services import HERE, backend, route, service
+
+from zonewise.proxy.tables.choices import Sticky
+from zonewise.proxy.tables.layout import Layout, decode, lay_out
+from zonewise.traffic.routes import ServiceRoutes
+
+
+def shown(layout: Layout) -> dict[str, dict[str, str]]:
+    """Elements by map, as nft would write them."""
+    found: dict[str, dict[str, str]] = {}
+    for key, data in layout.elements.items():
+        _, kind, found_by, leads_to = decode(key, data)
+        found.setdefault(kind.name, {})[found_by] = leads_to
+    return found
+
+
+def laid(routes: ServiceRoutes) -> dict[str, dict[str, str]]:
+    return shown(lay_out(routes, HERE))
+
+
+def test_a_cluster_ip_is_a_choice_and_its_slots() -> None:
+    """A ClusterIP leads to a chain named by how many endpoints there are, each in a slot."""
+    made = laid(service("s", route("ClusterIP", "10.96.0.1", backend(5), backend(6, node=HERE))))
+    assert made == {
+        "services": {"10.96.0.1 . tcp . 80": "goto slots-2"},
+        "endpoints": {
+            "0 . 10.96.0.1 . tcp . 80": "10.244.0.5 . 8080",
+            "1 . 10.96.0.1 . tcp . 80": "10.244.0.6 . 8080",
+        },
+        "cluster-ips": {"10.96.0.1": ""},
+        "hairpin": {"10.244.0.6 . 10.244.0.6": ""},
+    }
+
+
+def test_nobody_is_refused_and_a_policy_drops() -> None:
+    """Reject is an element of what is refused; drop is a verdict where a choice would be."""
+    assert laid(service("s", route("ClusterIP", "10.96.0.1"))) == {
+        "refused": {"10.96.0.1 . tcp . 80": ""},
+        "cluster-ips": {"10.96.0.1": ""},
+    }
+    assert laid(service("s", route("ClusterIP", "10.96.0.1", action="drop"))) == {
+        "services": {"10.96.0.1 . tcp . 80": "drop"},
+        "cluster-ips": {"10.96.0.1": ""},
+    }
+    assert laid(service("s", route("NodePort", None, number=30000), protocol="UDP")) == {
+        "nodeport-refused": {"udp . 30000": ""}
+    }
+
+
+def test_an_external_address_is_masqueraded() -> None:
+    """External addresses and node ports that lead anywhere in the cluster are marked first."""
+    made = laid(
+        service(
+            "s",
+            route("ExternalIP", "203.0.113.1", backend(5)),
+            route("NodePort", None, backend(5), number=30000),
+        )
+    )
+    assert made["externals"] == {"203.0.113.1 . tcp . 80": "jump mark-masquerade"}
+    assert made["nodeport-externals"] == {"tcp . 30000": "jump mark-masquerade"}
+    assert made["nodeports"] == {"tcp . 30000": "goto nodeport-slots-1"}
+    assert made["nodeport-endpoints"] == {"0 . tcp . 30000": "10.244.0.5 . 8080"}
+
+
+def test_a_local_policy_is_two_choices_under_one_way() -> None:
+    """Outsiders draw from slots of their own; insiders go on to the usual ones."""
+    made = laid(
+        service(
+            "s",
+            route("LoadBalancer", "203.0.113.1", backend(5), backend(6), source="inside"),
+            route("LoadBalancer", "203.0.113.1", backend(5), source="outside"),
+            route("NodePort", None, backend(5), backend(6), number=30000, source="inside"),
+            route("NodePort", None, number=30000, source="outside", action="drop"),
+        )
+    )
+    assert made["externals"] == {"203.0.113.1 . tcp . 80": "jump from-outside"}
+    assert made["services"] == {"203.0.113.1 . tcp . 80": "goto slots-2"}
+    assert made["outside"] == {"203.0.113.1 . tcp . 80": "goto outside-1"}
+    assert made["endpoints"]["65536 . 203.0.113.1 . tcp . 80"] == "10.244.0.5 . 8080"
+    assert made["nodeport-outside"] == {"tcp . 30000": "drop"}
+    assert made["nodeports"] == {"tcp . 30000": "goto nodeport-slots-2"}
+
+
+def test_source_ranges_are_merged_and_own_sources_added() -> None:
+    """Ranges that overlap become one, since the kernel's set refuses them otherwise."""
+    ranges = ("10.0.0.0/8", "10.1.0.0/16", "192.168.0.0/24")
+    made = laid(
+        service(
+            "s",
+            route("LoadBalancer", "203.0.113.1", backend(5), ranges=ranges, own=("203.0.113.1",)),
+        )
+    )
+    assert made["firewalled"] == {"203.0.113.1 . tcp . 80": ""}
+    assert set(made["source-ranges"]) == {
+        "203.0.113.1 . tcp . 80 . 10.0.0.0-10.255.255.255",
+        "203.0.113.1 . tcp . 80 . 192.168.0.0-192.168.0.255",
+        "203.0.113.1 . tcp . 80 . 203.0.113.1",
+    }
+
+
+def test_one_address_by_two_paths_is_laid_out_once_with_its_ranges() -> None:
+    """An external IP that is also the load balancer's keeps the first choice and the ranges."""
+    made = laid(
+        service(
+            "s",
+            route("ExternalIP", "203.0.113.1", backend(5)),
+            route("LoadBalancer", "203.0.113.1", backend(6), ranges=("10.0.0.0/8",)),
+        )
+    )
+    assert made["endpoints"] == {"0 . 203.0.113.1 . tcp . 80": "10.244.0.5 . 8080"}
+    assert made["firewalled"] == {"203.0.113.1 . tcp . 80": ""}
+
+
+def test_affinity_is_a_chain_named_by_what_it_does() -> None:
+    """Equal choices are equal chains by every way in; another choice shares its endpoints."""
+    two = (backend(5), backend(6))
+    first = lay_out(
+        service(
+            "s",
+            route("ClusterIP", "10.96.0.1", *two),
+            route("NodePort", None, *two, number=30000),
+            affinity=600,
+        ),
+        HERE,
+    )
+    assert len(first.choices) == 1
+    family, choice = first.choices[0]
+    assert isinstance(choice, Sticky)
+    assert (family, choice.seconds, len(choice.endpoints)) == ("IPv4", 600, 2)
+    made = shown(first)
+    assert (
+        set(made["services"].values()) == set(made["nodeports"].values()) == {f"goto {choice.name}"}
+    )
+    assert "endpoints" not in made
+    other = lay_out(service("s", route("ClusterIP", "10.96.0.1", two[1]), affinity=600), HERE)
+    assert other.choices[0][1].chains[1:] == choice.chains[2:]
+    assert other.choices[0][1].name != choice.name
+    longer = lay_out(service("s", route("ClusterIP", "10.96.0.1", *two), affinity=601), HERE)
+    assert not set(longer.choices[0][1].chains) & set(choice.chains)
+    elsewhere = lay_out(service("t", route("ClusterIP", "10.96.0.2", *two), affinity=600), HERE)
+    assert not set(elsewhere.choices[0][1].chains) & set(choice.chains)
+
+
+def test_weights_are_a_chain_named_by_what_it_does() -> None:
+    """Different weights need a chain, the same by every way in; equal ones need none."""
+    two = (backend(5, weight=3000), backend(6, weight=1))
+    ways = (route("ClusterIP", "10.96.0.1", *two), route("NodePort", None, *two, number=30000))
+    first = lay_out(service("s", *ways), HERE)
+    ((family, choice),) = first.choices
+    assert (family, choice.weights) == ("IPv4", (3000, 1))
+    made = shown(first)
+    assert (
+        set(made["services"].values()) == set(made["nodeports"].values()) == {f"goto {choice.name}"}
+    )
+    assert "endpoints" not in made
+    assert "{ 0-2999 : 10.244.0.5 . 8080, 3000 : 10.244.0.6 . 8080 }" in choice.text("IPv4")
+    alike = (backend(5, weight=9), backend(6, weight=9))
+    assert lay_out(service("s", route("ClusterIP", "10.96.0.1", *alike)), HERE) == lay_out(
+        service("s", route("ClusterIP", "10.96.0.1", backend(5), backend(6))), HERE
+    )
+
+
+def test_affinity_with_weights_draws_by_weight_and_keeps_clients() -> None:
+    """Other weights are another choice between the same chains, which remember their clients."""
+    even = lay_out(
+        service("s", route("ClusterIP", "10.96.0.1", backend(5), backend(6)), affinity=60), HERE
+    )
+    heavy = (backend(5, weight=30), backend(6, weight=10))
+    uneven = lay_out(service("s", route("ClusterIP", "10.96.0.1", *heavy), affinity=60), HERE)
+    ((_, before),), ((_, after),) = even.choices, uneven.choices
+    assert before.name != after.name
+    assert before.chains[1:] == after.chains[1:]
+    assert "mod 40 vmap { 0-29 : goto" in after.text("IPv4")
+
+
+def test_a_lost_way_leaves_no_trace() -> None:
+    """What belongs to another Service is left out, whole."""
+    mine = route("ClusterIP", "10.96.0.1", backend(5))
+    both = service(
+        "s", mine, route("ExternalIP", "203.0.113.1", backend(5), ranges=("10.0.0.0/8",))
+    )
+    whole = lay_out(both, HERE)
+    lost = [way for way in whole.ways if b"\xcb\x00\x71\x01" in way]
+    assert len(lost) == 1
+    left = lay_out(both, HERE, lost)
+    assert left.ways == whole.ways
+    assert left.elements == lay_out(service("s", mine), HERE).elements
+
+
+def test_ipv6_has_tables_of_its_own() -> None:
+    """The same way in another family is another element."""
+    six = service("s", route("ClusterIP", "fd00::1", backend(5, family="IPv6")), family="IPv6")
+    made = lay_out(six, HERE)
+    families = {decode(key, data)[0] for key, data in made.elements.items()}
+    assert families == {"IPv6"}
+    assert shown(made)["endpoints"] == {"0 . fd00::1 . tcp . 80": "fd44::5 . 8080"}

@@ -1,0 +1,353 @@
+"""The proxy's loop, on a cluster in memory, in virtual time, with a kernel that only remembers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import pytest
+from tests.embedded.virtual_cluster import VirtualCluster, until, virtual_cluster
+
+from zonewise.api.errors import ConfigError
+from zonewise.api.meta import Key
+from zonewise.api.objects.core import Node, Service
+from zonewise.api.objects.discovery import EndpointSlice
+from zonewise.api.resource import Resource
+from zonewise.api.unstructured import unstructured
+from zonewise.proxy.netlink import NetlinkError, Touched
+from zonewise.proxy.observer import Observer, Sync
+from zonewise.proxy.proxier import RESYNC, Proxier
+from zonewise.proxy.settings import ProxySettings
+from zonewise.proxy.tables.choices import Choice
+from zonewise.proxy.tables.desired import Changes
+from zonewise.proxy.tables.kernel import Kernel, Networks
+from zonewise.proxy.tables.layout import decode
+from zonewise.proxy.tables.ruleset import FamilyName
+from zonewise.runtime.cache.cache import Cache
+from zonewise.traffic.routes import ServiceRoutes
+
+pytestmark = pytest.mark.looptime
+
+SERVICE = unstructured(Service.resource)
+SLICE = unstructured(EndpointSlice.resource)
+NODE = unstructured(Resource("", "v1", "Node", "nodes", namespaced=False))
+
+
+class _Notices:
+    def __init__(self) -> None:
+        self.socket, self.other = socket.socketpair()
+        self.what = Touched.NOTHING
+
+    def touched(self) -> Touched:
+        self.socket.recv(100)
+        return self.what
+
+    def close(self) -> None:
+        self.socket.close()
+        self.other.close()
+
+
+class Remembering(Kernel):
+    """A kernel that holds elements and refuses as often as it is told to."""
+
+    def __init__(self) -> None:
+        self.held: dict[bytes, bytes] = {}
+        self.writes: list[Changes] = []
+        self.reads: list[bool] = []
+        self.refusals = 0
+        self.heard = _Notices()
+        self.networks: Networks = {}
+
+    def read(self, *, rules_touched: bool = False) -> dict[bytes, bytes]:
+        self.reads.append(rules_touched)
+        return dict(self.held)
+
+    async def prepare(self) -> None:
+        return
+
+    async def write(
+        self,
+        changes: Changes,
+        networks: Networks,
+        choices: Iterable[tuple[FamilyName, Choice]],
+    ) -> None:
+        if self.refusals:
+            self.refusals -= 1
+            raise NetlinkError(12)
+        for key in changes.remove:
+            del self.held[key]
+        self.held.update(changes.put)
+        self.networks = networks
+        self.writes.append(changes)
+
+    def sweep(
+        self, elements: Mapping[bytes, bytes] | None, choices: Iterable[tuple[FamilyName, Choice]]
+    ) -> None:
+        return
+
+    def notices(self) -> Any:
+        return self.heard
+
+    def chosen(self, address: str) -> set[str]:
+        """The endpoints of a ClusterIP."""
+        found = set()
+        for key, data in self.held.items():
+            _, kind, found_by, leads_to = decode(key, data)
+            if kind.name == "endpoints" and f" {address} " in found_by:
+                found.add(leads_to.partition(" ")[0])
+        return found
+
+
+class Looking(Observer):
+    """Counts which Services were made anew."""
+
+    def __init__(self) -> None:
+        self.keys: list[Key] = []
+        self.syncs: list[Sync] = []
+        self.failures = 0
+
+    def routed(self, key: Key, routes: ServiceRoutes | None) -> None:
+        self.keys.append(key)
+
+    def synced(self, sync: Sync) -> None:
+        self.syncs.append(sync)
+
+    def failed(self, error: Exception) -> None:
+        self.failures += 1
+
+
+class Trial:
+    """A proxy of node n1 at work."""
+
+    def __init__(self, cluster: VirtualCluster) -> None:
+        self.client = cluster.client
+        self.kernel = Remembering()
+        self.looking = Looking()
+        self.cache = Cache(cluster.server.connect("proxy"))
+        self.proxier = Proxier(self.cache, self.kernel, ProxySettings(node_name="n1"))
+        self.proxier.observers = (self.looking,)
+
+    async def node(self, name: str, **labels: str) -> None:
+        named = {"topology.kubernetes.io/zone": labels.pop("zone", "a")} | labels
+        await self.client.create(NODE({"metadata": {"name": name, "labels": named}}))
+
+    async def service(self, name: str, *nodes: str, keys: str = "", hints: str = "") -> str:
+        notes = {"zonewise.io/topology-keys": keys} if keys else {}
+        metadata = {"name": name, "namespace": "default", "annotations": notes}
+        ports = [{"name": "p", "port": 80, "targetPort": 8080}]
+        made = await self.client.create(SERVICE({"metadata": metadata, "spec": {"ports": ports}}))
+        await self.endpoints(name, *nodes, hints=hints)
+        return str(made.raw["spec"]["clusterIP"])
+
+    async def endpoints(self, service: str, *nodes: str, hints: str = "") -> None:
+        body = {
+            "metadata": {"labels": {"kubernetes.io/service-name": service}},
+            "addressType": "IPv4",
+            "ports": [{"name": "p", "port": 8080, "protocol": "TCP"}],
+            "endpoints": [
+                {
+                    "addresses": [f"10.244.0.{number}"],
+                    "nodeName": node,
+                    "conditions": {"ready": True},
+                    **({"hints": {"forZones": [{"name": hints[number]}]}} if hints else {}),
+                }
+                for number, node in enumerate(nodes)
+            ],
+        }
+        await self.client.apply(SLICE, f"{service}-x", "default", body, force=True)
+
+    async def reaches(self, address: str, *last: int) -> None:
+        wanted = {f"10.244.0.{number}" for number in last}
+        await until(lambda: self.kernel.chosen(address) == wanted)
+
+
+@asynccontextmanager
+async def trial(*, run: bool = True) -> AsyncIterator[Trial]:
+    async with virtual_cluster({}) as cluster:
+        made = Trial(cluster)
+        await made.node("n1")
+        tasks = [asyncio.create_task(made.cache.run())]
+        if run:
+            tasks.append(asyncio.create_task(made.proxier.run()))
+        try:
+            yield made
+            for task in tasks:
+                assert not task.done(), task
+        finally:
+            for task in reversed(tasks):
+                task.cancel()
+                with suppress(asyncio.CancelledError):
+                    await task
+            made.kernel.heard.close()
+
+
+async def test_the_first_write_is_the_whole_state() -> None:
+    """Nothing is written before every list is complete; then everything, at once."""
+    async with trial(run=False) as made:
+        address = await made.service("a", "n1", "n2")
+        await made.service("b", "n1")
+        task = asyncio.create_task(made.proxier.run())
+        await made.reaches(address, 0, 1)
+        task.cancel()
+        assert [(sync.first, sync.services) for sync in made.looking.syncs] == [(True, 2 + 1)]
+        assert len(made.kernel.writes) == 1
+
+
+async def test_a_node_that_the_cluster_does_not_know_is_one_sentence() -> None:
+    """A proxy of a node that does not exist writes nothing and says which name to give."""
+    async with trial(run=False) as made:
+        await made.client.delete(NODE, "n1", None)
+        await until(lambda: not made.cache.stats or len(made.proxier.nodes) == 0)
+        with pytest.raises(ConfigError, match="no Node 'n1'"):
+            await made.proxier.run()
+        assert made.kernel.writes == []
+
+
+async def test_what_concerns_no_service_leaves_nothing_waiting() -> None:
+    """A slice of no Service, or a node's label, leaves no change waiting: it stays healthy."""
+    async with trial() as made:
+        address = await made.service("a", "n1", keys="rack,*")
+        await made.reaches(address, 0)
+        await made.client.delete(SERVICE, "a", "default")
+        await until(lambda: made.kernel.chosen(address) == set())
+        await until(lambda: made.proxier.waiting_since is None)
+        await made.client.create(
+            SLICE({"metadata": {"name": "nobody", "namespace": "default"}, "addressType": "IPv4"})
+        )
+        await made.node("n7", rack="r1")
+        await until(lambda: len(made.proxier.slices) == 2)
+        await asyncio.sleep(1.0)
+        assert made.proxier.waiting_since is None
+
+
+async def test_a_change_touches_one_service() -> None:
+    """When a slice changes only its Service is made anew, and only the changes written."""
+    async with trial() as made:
+        address = await made.service("a", "n1", "n2", "n3")
+        await made.service("b", "n1")
+        await made.reaches(address, 0, 1, 2)
+        await until(lambda: made.proxier.waiting_since is None)
+        made.looking.keys.clear()
+        made.kernel.writes.clear()
+        await made.endpoints("a", "n1", "n2", "n3", "n4")
+        await made.reaches(address, 0, 1, 2, 3)
+        assert set(made.looking.keys) == {("default", "a")}
+        assert [(len(one.remove), len(one.put)) for one in made.kernel.writes] == [(1, 2)]
+
+
+async def test_a_write_is_not_worth_a_line(caplog: pytest.LogCaptureFixture) -> None:
+    """However often rules are written and compared, the log stays as it was."""
+    async with trial() as made:
+        address = await made.service("a", "n1", "n2", hints="ab")
+        await made.service("b")
+        await made.reaches(address, 0)
+        await until(lambda: made.proxier.waiting_since is None)
+        caplog.clear()
+        with caplog.at_level(logging.INFO):
+            for turn in range(20):
+                await made.endpoints("a", *("n1", "n2", "n3")[: 1 + turn % 3])
+                await made.reaches(address, *range(1 + turn % 3))
+            await asyncio.sleep(RESYNC + 1)
+        assert len(made.looking.syncs) > 20
+        assert [one.getMessage() for one in caplog.records if "proxy" in one.name] == []
+
+
+async def test_a_refused_write_is_tried_again_from_what_is_there() -> None:
+    """After failures the kernel is read and the whole changes written; nothing is lost."""
+    async with trial() as made:
+        address = await made.service("a", "n1")
+        await made.reaches(address, 0)
+        await until(lambda: made.proxier.waiting_since is None)
+        reads = len(made.kernel.reads)
+        made.kernel.refusals = 3
+        await made.endpoints("a", "n1", "n2")
+        await made.reaches(address, 0, 1)
+        assert made.looking.failures == 3
+        assert len(made.kernel.reads) == reads + 3
+        assert made.looking.syncs[-1].full
+
+
+async def test_every_hour_the_kernel_is_looked_at() -> None:
+    """Once an hour everything is compared, and nothing written if nothing differs."""
+    async with trial() as made:
+        address = await made.service("a", "n1")
+        await made.reaches(address, 0)
+        await until(lambda: made.proxier.waiting_since is None)
+        reads = len(made.kernel.reads)
+        await asyncio.sleep(RESYNC + 1)
+        await until(lambda: len(made.kernel.reads) == reads + 1)
+        assert not made.kernel.writes[-1]
+
+
+@pytest.mark.parametrize("touched", [Touched.ELEMENTS, Touched.RULES])
+async def test_what_others_change_is_put_right(touched: Touched) -> None:
+    """A commit notice of somebody else leads to a comparison at once."""
+    async with trial() as made:
+        address = await made.service("a", "n1")
+        await made.reaches(address, 0)
+        await until(lambda: made.proxier.waiting_since is None)
+        reads = len(made.kernel.reads)
+        made.kernel.held.popitem()
+        made.kernel.heard.what = touched
+        made.kernel.heard.other.send(b"!")
+        await until(lambda: len(made.kernel.reads) > reads)
+        await made.reaches(address, 0)
+        assert made.kernel.reads[-1] is (touched is Touched.RULES)
+
+
+async def test_a_node_that_moves_is_routed_anew() -> None:
+    """When the zone of this node changes every Service is looked at again."""
+    async with trial() as made:
+        address = await made.service("a", "n1", "n2", hints="ab")
+        await made.reaches(address, 0)
+        zone = {"metadata": {"labels": {"topology.kubernetes.io/zone": "b"}}}
+        await made.client.patch(Node, "n1", None, zone)
+        await made.reaches(address, 1)
+
+
+async def test_labels_of_other_nodes_wake_only_services_with_keys() -> None:
+    """Nodes are watched once a Service has keys, and their labels move such Services only."""
+    async with trial() as made:
+        for name, rack in (("n2", "r1"), ("n3", "r2")):
+            await made.node(name, rack=rack)
+        first = {"metadata": {"labels": {"rack": "r1"}}}
+        await made.client.patch(Node, "n1", None, first)
+        plain = await made.service("plain", "n2", "n3")
+        await made.reaches(plain, 0, 1)
+        watched = {one.resource for one in made.cache.stats}
+        keyed = await made.service("keyed", "n2", "n3", keys="rack")
+        await made.reaches(keyed, 0)
+        assert "nodes" in watched
+        assert len(made.cache.stats) > len(watched)
+        await until(lambda: made.proxier.waiting_since is None)
+        made.looking.keys.clear()
+        await made.client.patch(Node, "n3", None, first)
+        await made.reaches(keyed, 0, 1)
+        assert set(made.looking.keys) == {("default", "keyed")}
+
+
+async def test_a_label_makes_no_service_headless() -> None:
+    """A Service that has an address is served, labelled as headless or not; such slices are not."""
+    headless = {"metadata": {"labels": {"service.kubernetes.io/headless": ""}}}
+    async with trial() as made:
+        address = await made.service("a", "n1", "n2")
+        await made.client.patch(SERVICE, "a", "default", headless)
+        await made.endpoints("a", "n1")
+        await made.reaches(address, 0)
+        await made.client.patch(SLICE, "a-x", "default", headless)
+        await made.reaches(address)
+
+
+async def test_a_deleted_service_leaves_nothing() -> None:
+    """When Services are gone so are their elements."""
+    async with trial() as made:
+        await until(lambda: bool(made.looking.syncs))
+        empty = dict(made.kernel.held)
+        address = await made.service("a", "n1")
+        await made.reaches(address, 0)
+        await made.client.delete(SERVICE, "a", "default")
+        await until(lambda: made.kernel.held == empty)

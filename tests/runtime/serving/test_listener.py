@@ -1,0 +1,227 @@
+"""Connections: how many there may be, and what becomes of those whose request never comes."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import os
+import resource
+import socket
+import ssl
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+
+import pytest
+import trustme
+from aiohttp import web
+
+from zonewise.runtime.process.logs import configure
+from zonewise.runtime.serving.connection import Connections, HeaderLimits
+from zonewise.runtime.serving.listener import OWN_FILES, Listener
+
+REQUEST = b"GET / HTTP/1.1\r\nHost: here\r\n\r\n"
+Link = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+async def answer(request: web.BaseRequest) -> web.StreamResponse:
+    """Says that all of the request is there."""
+    await request.read()
+    return web.Response(text="done")
+
+
+class Place:
+    """A server and how to get to it."""
+
+    def __init__(self, listener: Listener, port: int, trust: ssl.SSLContext) -> None:
+        self.listener = listener
+        self.port = port
+        self.trust = trust
+
+    async def connect(self, stack: AsyncExitStack) -> Link:
+        """A connection that ends with the test."""
+        link = await asyncio.open_connection("127.0.0.1", self.port, ssl=self.trust)
+        stack.callback(link[1].transport.abort)
+        return link
+
+
+@asynccontextmanager
+async def place(
+    *, connections: int = 100, pause: float = 0.01, headers: HeaderLimits | None = None
+) -> AsyncIterator[Place]:
+    """A server on a free port."""
+    authority = trustme.CA()
+    serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(serving)
+    trust = ssl.create_default_context()
+    authority.configure_trust(trust)
+    server = Connections(answer, headers or HeaderLimits(), access_log=None)
+    runner = web.ServerRunner(server, handle_signals=False, shutdown_timeout=0.1)
+    await runner.setup()
+    listener = Listener(
+        server, serving, connections=connections, handshake_seconds=1.0, pause=pause
+    )
+    port = await listener.start("127.0.0.1", 0)
+    try:
+        yield Place(listener, port, trust)
+    finally:
+        listener.close()
+        await runner.cleanup()
+
+
+async def served(link: Link, request: bytes = REQUEST) -> bytes:
+    """The first line of the answer to a request."""
+    link[1].write(request)
+    line = await link[0].readline()
+    while await link[0].readline() not in {b"\r\n", b""}:
+        pass
+    with suppress(asyncio.IncompleteReadError):
+        await link[0].readexactly(len(b"done"))
+    return line
+
+
+async def test_who_is_too_many_waits(log: io.StringIO) -> None:
+    """Above the bound nobody is accepted, who is connected is served, and then the next one is."""
+    async with place(connections=3) as server, AsyncExitStack() as stack:
+        links = [await server.connect(stack) for _ in range(3)]
+        waiting = [asyncio.create_task(server.connect(stack)) for _ in range(2)]
+        for _ in range(5):
+            for link in links:
+                assert (await served(link)).startswith(b"HTTP/1.1 200")
+        assert server.listener.open == 3
+        assert not any(one.done() for one in waiting)
+        for link in links[:2]:
+            link[1].close()
+        for link in await asyncio.gather(*waiting):
+            assert (await served(link)).startswith(b"HTTP/1.1 200")
+    (told,) = map(json.loads, log.getvalue().splitlines())
+    assert (told["connections"], told["limit"]) == (3, 3)
+
+
+@pytest.fixture
+def log() -> Iterator[io.StringIO]:
+    """What the program has to say, as lines of JSON."""
+    stream = io.StringIO()
+    configure(format="json", stream=stream)
+    yield stream
+    configure()
+
+
+@contextmanager
+def no_files_left() -> Iterator[None]:
+    """A process that can open nothing."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    taken: list[int] = []
+    try:
+        highest = max(int(path.name) for path in Path("/proc/self/fd").iterdir())
+        resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 1, before[1]))
+        with suppress(OSError):
+            while True:
+                taken.append(os.open("/dev/null", os.O_RDONLY))
+        yield
+    finally:
+        for one in taken:
+            os.close(one)
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+async def test_without_descriptors_accepting_pauses(log: io.StringIO) -> None:
+    """When the system has no descriptor left there is one line in the log, and service goes on."""
+    async with place() as server, AsyncExitStack() as stack:
+        link = await server.connect(stack)
+        with socket.socket() as late:
+            late.setblocking(False)
+            with no_files_left():
+                await asyncio.get_running_loop().sock_connect(late, ("127.0.0.1", server.port))
+                while not log.getvalue():
+                    assert (await served(link)).startswith(b"HTTP/1.1 200")
+                for _ in range(100):
+                    assert (await served(link)).startswith(b"HTTP/1.1 200")
+        other = await server.connect(stack)
+        assert (await served(other)).startswith(b"HTTP/1.1 200")
+    (told,) = map(json.loads, log.getvalue().splitlines())
+    assert told["connections"] == 1 and told["error"] == "Too many open files"
+
+
+async def test_the_bound_is_below_the_limit_of_files() -> None:
+    """Whatever is allowed, descriptors are left for what the program itself opens."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    async with place(connections=1_000_000) as server:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (1000, hard))
+            assert server.listener.room == 1000 - OWN_FILES
+            resource.setrlimit(resource.RLIMIT_NOFILE, (200, hard))
+            assert server.listener.room == 100
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.parametrize(
+    "beginning", [b"", b"GET ", b"GET / HTTP/1.1\r\n", b"GET / HTTP/1.1\r\nHost: here\r\nA: b\r\n"]
+)
+async def test_a_header_that_does_not_end_ends_its_connection(beginning: bytes) -> None:
+    """Of 150 connections that never finish a header, the first or a later one, none stays."""
+    limits = HeaderLimits(seconds=1.0)
+    async with place(connections=200, headers=limits) as server, AsyncExitStack() as stack:
+        links = []
+        for number in range(150):
+            link = await server.connect(stack)
+            if beginning and number % 2:
+                assert (await served(link)).startswith(b"HTTP/1.1 200")
+            link[1].write(beginning)
+            links.append(link)
+        for reader, _ in links:
+            with suppress(ConnectionError):
+                assert await reader.read() == b""
+
+
+async def test_a_handshake_that_does_not_end_ends_its_connection() -> None:
+    """Who connects and says nothing at all is hung up on."""
+    async with place() as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        with suppress(ConnectionError):
+            assert await reader.read() == b""
+        writer.close()
+
+
+async def test_a_slow_body_is_not_a_slow_header() -> None:
+    """Once a header is complete its time is over; a body may take longer, and so may silence."""
+    async with place(headers=HeaderLimits(seconds=0.2)) as server, AsyncExitStack() as stack:
+        link = await server.connect(stack)
+        link[1].write(b"POST / HTTP/1.1\r\nHost: here\r\nContent-Length: 10\r\n\r\nabc")
+        other = await server.connect(stack)
+        assert await other[0].read() == b""  # by now the time is over
+        assert (await served(link, b"defghij")).startswith(b"HTTP/1.1 200")
+        other = await server.connect(stack)
+        assert await other[0].read() == b""
+        assert (await served(link)).startswith(b"HTTP/1.1 200")
+
+
+async def test_headers_are_bounded_one_by_one() -> None:
+    """Many headers, none of them too long, are refused once they are too much together."""
+    limits = HeaderLimits(size=20_000)
+    async with place(headers=limits) as server, AsyncExitStack() as stack:
+        link = await server.connect(stack)
+        link[1].write(REQUEST[:-2] + b"A: %b\r\n" % (b"x" * 4000) * 2 + b"\r\n")
+        assert (await link[0].readline()).startswith(b"HTTP/1.1 200")
+        other = await server.connect(stack)
+        other[1].write(REQUEST[:-2] + b"A: %b\r\n" % (b"x" * 4000) * 8)
+        assert (await other[0].readline()).startswith(b"HTTP/1.1 431 ")
+
+
+async def test_headers_are_bounded_together() -> None:
+    """Where unfinished headers are too much, the oldest of them end, and complete ones do not."""
+    limits = HeaderLimits(size=20_000, together=20_000)
+    async with place(headers=limits) as server, AsyncExitStack() as stack:
+        idle = await server.connect(stack)
+        links = [await server.connect(stack) for _ in range(4)]
+        for _, writer in links:
+            writer.write(REQUEST[:-2] + b"A: %b\r\n" % (b"x" * 7000))
+            await writer.drain()
+            assert (await served(idle)).startswith(b"HTTP/1.1 200")
+        for reader, _ in links[:2]:
+            with suppress(ConnectionError):
+                assert await reader.read() == b""
+        for link in links[2:]:
+            assert (await served(link, b"\r\n")).startswith(b"HTTP/1.1 200")

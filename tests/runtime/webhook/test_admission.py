@@ -1,0 +1,123 @@
+"""AdmissionReview v1 in both directions."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zonewise.api.errors import ParseError
+from zonewise.api.objects.core import Service
+from zonewise.api.reason import Reason
+from zonewise.runtime.webhook.admission import Allowed, Denied, decode, encode
+
+
+def review(**request: Any) -> bytes:
+    content = {"uid": "u-1", "operation": "CREATE", **request}
+    return json.dumps(
+        {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": content}
+    ).encode()
+
+
+SERVICE = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web", "namespace": "shop"}}
+
+
+def test_a_request_is_typed() -> None:
+    """Names, user, objects and dry run arrive as they were sent; unknown fields do no harm."""
+    request = decode(
+        review(
+            kind={"group": "", "version": "v1", "kind": "Service"},
+            resource={"group": "", "version": "v1", "resource": "services"},
+            subResource="status",
+            name="web",
+            namespace="shop",
+            userInfo={"username": "eve", "groups": ["a"], "extra": {"k": ["v"]}},
+            object=SERVICE,
+            oldObject=None,
+            dryRun=True,
+            somethingNew={"x": 1},
+        )
+    )
+    service = request.new(Service)
+    assert service is not None and service.key == ("shop", "web")
+    assert request.old(Service) is None and request.plain() == SERVICE
+    assert request.user_info.username == "eve" and request.dry_run
+    assert (request.resource.resource, request.sub_resource) == ("services", "status")
+
+
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        (b"", "not JSON"),
+        (b"[]", "Asked"),
+        (b"{}", "of no kind of no version"),
+        (b'{"apiVersion":"admission.k8s.io/v1beta1","kind":"AdmissionReview"}', "v1beta1"),
+        (b'{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview"}', "no request"),
+        (review(uid=""), "no uid"),
+        (review(operation=7), "operation"),
+        (b"[" * 100_000, "not JSON|nested"),
+    ],
+)
+def test_anything_else_is_refused(body: bytes, sentence: str) -> None:
+    """What is no AdmissionReview of version 1 is a parse error that says what it is."""
+    with pytest.raises(ParseError, match=sentence):
+        decode(body)
+
+
+def answered(answer: Allowed | Denied) -> dict[str, Any]:
+    body = json.loads(encode(decode(review()), answer))
+    assert (body["apiVersion"], body["kind"]) == ("admission.k8s.io/v1", "AdmissionReview")
+    response: dict[str, Any] = body["response"]
+    assert response.pop("uid") == "u-1"
+    return response
+
+
+def test_a_plain_yes_says_nothing_else() -> None:
+    """The shortest answer has the uid and the word."""
+    assert answered(Allowed()) == {"allowed": True}
+
+
+def test_a_patch_is_base64_json() -> None:
+    """Operations travel as a base64 JSON patch with its type."""
+    operations = [{"op": "add", "path": "/metadata/labels", "value": {"ü": "é"}}]
+    response = answered(Allowed(patch=operations, warnings=["look"], audit={"k": "v"}))
+    assert json.loads(base64.b64decode(response.pop("patch"))) == operations
+    assert response == {
+        "allowed": True,
+        "patchType": "JSONPatch",
+        "warnings": ["look"],
+        "auditAnnotations": {"k": "v"},
+    }
+
+
+def test_a_no_carries_its_reason() -> None:
+    """The user reads the reason's sentences, programs read code and status."""
+    why = Reason(code="BudgetSpent", message="2 of 2 pods are down", fix="wait for one of them")
+    response = answered(Denied(why, code=429, status="TooManyRequests", retry_after=10))
+    assert response == {
+        "allowed": False,
+        "status": {
+            "code": 429,
+            "reason": "TooManyRequests",
+            "message": "2 of 2 pods are down. wait for one of them.",
+            "details": {"retryAfterSeconds": 10},
+        },
+    }
+    assert answered(Denied("no"))["status"] == {"code": 403, "reason": "Forbidden", "message": "no"}
+
+
+@given(st.lists(st.text(max_size=600), max_size=60))
+def test_warnings_stay_within_what_servers_pass_on(warnings: list[str]) -> None:
+    """Each warning is one bounded line, all together are bounded, and short ones survive."""
+    kept = answered(Allowed(warnings=warnings)).get("warnings", [])
+    assert all(0 < len(line) <= 256 and "\n" not in line for line in kept)
+    assert sum(len(line.encode()) for line in kept) <= 4096
+
+
+def test_a_long_refusal_is_cut() -> None:
+    """No answer grows without bound because somebody's list of faults did."""
+    assert len(answered(Denied("x" * 10**6))["status"]["message"]) == 4096

@@ -1,0 +1,136 @@
+"""Automatic takeover: a pause that no flapping beats, and nobody's decision undone."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zonewise.api.errors import ConfigError
+from zonewise.storage import parse_configuration, parse_domain_labels
+from zonewise.storage.takeover import TakeoverMap
+from zonewise.storage.takeover.automatic import (
+    AutomaticTakeover,
+    DomainWatch,
+    decide_automatic,
+)
+
+PAUSE = 300.0
+BY_ALL = AutomaticTakeover(("all",), PAUSE)
+ZONES = ("a", "b", "c")
+LABELS = parse_domain_labels("e.io/zone", "csi.zonewise.io")
+
+
+class Life:
+    """A cluster that is looked at from time to time."""
+
+    def __init__(self, settings: AutomaticTakeover = BY_ALL) -> None:
+        self.settings = settings
+        self.taken: dict[str, tuple[str, ...]] = {}
+        self.automatic: set[str] = set()
+        self.watch = DomainWatch()
+        self.codes: list[str] = []
+
+    def look(self, now: float, *failed: str) -> float | None:
+        """Look, and do what is decided."""
+        found = decide_automatic(
+            self.settings, failed, ZONES, TakeoverMap(self.taken), self.automatic, self.watch, now
+        )
+        self.watch = found.watch
+        self.codes += [one.code for one in found.reasons]
+        for name, by in found.changes.items():
+            if by is None:
+                del self.taken[name]
+                self.automatic.discard(name)
+            else:
+                self.taken[name] = by
+                self.automatic.add(name)
+        return found.again
+
+
+def test_down_for_the_whole_pause() -> None:
+    """Taken over when the pause is over, not before; given back when it was well for as long."""
+    life = Life()
+    assert life.look(0, "a") == PAUSE
+    assert life.look(299, "a") == 1
+    assert life.taken == {}
+    assert life.look(300, "a") is None
+    assert life.taken == {"a": ("all",)}
+    assert life.look(400) == PAUSE
+    assert life.look(699) == 1
+    assert life.taken == {"a": ("all",)}
+    life.look(700)
+    assert life.taken == {}
+    assert life.codes == ["TakenOverAutomatically", "GivenBackAutomatically"]
+
+
+@given(
+    st.lists(st.tuples(st.floats(1, PAUSE - 1), st.floats(1, PAUSE - 1)), min_size=1, max_size=30),
+    st.booleans(),
+)
+def test_a_flapping_domain_moves_nothing(times: list[tuple[float, float]], taken: bool) -> None:
+    """However it flaps, if it is never down or up for the pause, nothing changes."""
+    life = Life()
+    if taken:
+        life.taken, life.automatic = {"a": ("all",)}, {"a"}
+    before = dict(life.taken)
+    now = 0.0
+    for down, up in times:
+        life.look(now, "a")
+        life.look(now + down / 2, "a")
+        now += down
+        life.look(now)
+        life.look(now + up / 2)
+        now += up
+    assert life.taken == before
+    assert life.codes == []
+
+
+def test_what_a_person_decided_stays() -> None:
+    """A domain that was taken over by hand is not given back, however well it is."""
+    life = Life()
+    life.taken = {"a": ("b",)}
+    for now in range(0, 3000, 100):
+        life.look(now)
+    assert life.taken == {"a": ("b",)}
+
+
+def test_half_of_all_domains_are_not_taken() -> None:
+    """Then it is rather us who are cut off, and that is said."""
+    life = Life()
+    life.look(0, "a", "b")
+    life.look(1000, "a", "b")
+    assert life.taken == {}
+    assert life.codes == ["TooManyDown", "TooManyDown"]
+    life.look(1001, "a")
+    assert life.taken == {"a": ("all",)}
+
+
+def test_nobody_stands_in_for_each_other() -> None:
+    """A target that failed itself, or is taken over, does not stand in."""
+    life = Life(AutomaticTakeover(("a", "b"), PAUSE))
+    life.taken = {"b": ("c",)}
+    life.look(0, "a")
+    life.look(300, "a")
+    assert life.taken == {"b": ("c",)}
+    assert life.codes == ["NobodyLeft"]
+
+
+def test_the_configuration_turns_it_on() -> None:
+    """Off without the key; a fault is one sentence with its place."""
+    text = json.dumps({"version": 2, "automatic-takeover": {"by": ["all"], "pause": "5m"}})
+    assert parse_configuration(text, LABELS).automatic == BY_ALL
+    assert parse_configuration('{"version": 2}', LABELS).automatic is None
+    for value, words in (
+        ({"by": ["all"]}, "automatic-takeover.pause: is missing"),
+        ({"by": [], "pause": "5m"}, "automatic-takeover.by: names no domain"),
+        ({"by": ["all", "b"], "pause": "5m"}, "stands alone"),
+        ({"by": ["b", "b"], "pause": "5m"}, "twice"),
+        ({"by": ["b"], "pause": "10s"}, "shorter than 30s"),
+        ({"by": ["b"], "pause": "soon"}, "automatic-takeover.pause"),
+        ({"by": ["b"], "pause": "5m", "x": 1}, "unknown key"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            parse_configuration(json.dumps({"version": 2, "automatic-takeover": value}), LABELS)

@@ -1,0 +1,53 @@
+"""The takeover map is changed in a text, and nothing else of it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from zonewise.api.errors import ConfigError
+from zonewise.storage.domains import DomainLabels
+from zonewise.storage.takeover.editing import with_takeover_of
+
+LABELS = DomainLabels("csi.zonewise.io")
+POOL = {
+    "poolName": "p",
+    "capacity": "1Gi",
+    "health": 0.5,
+    "domainSegments": [{"domainLabel": "zone", "value": "a"}],
+}
+TEXT = json.dumps({"version": 2, "pools": [POOL], "topology-takeover": {"c": ["all"]}})
+
+
+def test_an_entry_comes_and_goes() -> None:
+    """The rest means what it meant, and without entries the map is gone."""
+    taken = with_takeover_of(TEXT, {"a": ("b", "c/x")}, LABELS)
+    assert json.loads(taken) == {
+        "version": 2,
+        "pools": [POOL],
+        "topology-takeover": {"c": ["all"], "a": ["b", "c/x"]},
+    }
+    given = with_takeover_of(taken, {"a": None, "c": None, "never": None}, LABELS)
+    assert json.loads(given) == {"version": 2, "pools": [POOL]}
+
+
+@pytest.mark.parametrize(
+    ("text", "changes", "words"),
+    [
+        (TEXT, {"a": ("a",)}, "cannot take over itself"),
+        (TEXT, {"a": ("c",), "c": ("a",)}, "take over each other"),
+        (TEXT, {"a": ("b", "all")}, "stands alone"),
+        (TEXT, {"a": ("b", "b")}, "twice"),
+        (TEXT, {"all": ("b",)}, "cannot be taken over"),
+        (TEXT, {"a b": ("b",)}, "no domain"),
+        ("{", {"a": ("b",)}, "correct it first"),
+        ("[]", {"a": ("b",)}, "version 1"),
+    ],
+)
+def test_what_would_be_wrong_is_refused(
+    text: str, changes: dict[str, tuple[str, ...]], words: str
+) -> None:
+    """One sentence, and nothing is written."""
+    with pytest.raises(ConfigError, match=words):
+        with_takeover_of(text, changes, LABELS)

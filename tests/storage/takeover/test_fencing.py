@@ -1,0 +1,54 @@
+"""Who may take a volume from whom."""
+
+from __future__ import annotations
+
+import pytest
+
+from zonewise.storage.takeover import TakeoverMap
+from zonewise.storage.takeover.fencing import FenceStep, VolumeHolder, before_staging
+
+HOME = {"zone": "a"}
+A1 = VolumeHolder("a-1", {"zone": "a"})
+A2 = VolumeHolder("a-2", {"zone": "a"})
+B1 = VolumeHolder("b-1", {"zone": "b"})
+C1 = VolumeHolder("c-1", {"zone": "c"})
+GONE = VolumeHolder("a-1", {"zone": "a"}, live=False)
+UNKNOWN = VolumeHolder()
+TAKEN = {"a": ("b", "c")}
+
+
+@pytest.mark.parametrize(
+    ("holder", "node", "taken", "step", "code"),
+    [
+        (None, B1, {}, FenceStep.NOTHING, "NobodyElse"),
+        (A1, A1, TAKEN, FenceStep.NOTHING, "NobodyElse"),
+        (A1, B1, {}, FenceStep.REFUSE, "VolumeInUse"),
+        (A1, B1, TAKEN, FenceStep.FENCE, "HolderFenced"),
+        (B1, C1, TAKEN, FenceStep.REFUSE, "VolumeInUse"),
+        (B1, A1, TAKEN, FenceStep.REFUSE, "VolumeInUse"),
+        (B1, A1, {}, FenceStep.REFUSE, "VolumeInUse"),
+        (B1, C1, {"a": ("c",), "b": ("c",)}, FenceStep.FENCE, "HolderFenced"),
+        (A1, A2, TAKEN, FenceStep.REFUSE, "FencedSelf"),
+        (GONE, A2, {}, FenceStep.NOTHING, "HolderGone"),
+        (GONE, B1, TAKEN, FenceStep.FENCE, "HolderFenced"),
+        (UNKNOWN, B1, {}, FenceStep.REFUSE, "VolumeInUse"),
+        (UNKNOWN, B1, TAKEN, FenceStep.FENCE, "HolderFenced"),
+    ],
+)
+def test_only_from_the_dead(
+    holder: VolumeHolder | None,
+    node: VolumeHolder,
+    taken: dict[str, tuple[str, ...]],
+    step: FenceStep,
+    code: str,
+) -> None:
+    """A volume is taken only from who is in a domain that was taken over."""
+    decision = before_staging("v", holder, node, HOME, TakeoverMap(taken))
+    assert (decision.step, decision.reason.code) == (step, code)
+
+
+def test_a_holder_is_read_as_it_was_written() -> None:
+    """What was kept comes back; what is no holder is somebody unknown."""
+    assert VolumeHolder.read(A1.text()) == A1
+    for text in ("", "{", "[]", '{"node":"x"}', '{"node":"x","at":[]}', "\x00", "[" * 100_000):
+        assert VolumeHolder.read(text) == VolumeHolder()

@@ -1,0 +1,132 @@
+"""Domain labels: what is refused at start, how keys are called, which keys of a request count."""
+
+from __future__ import annotations
+
+import pytest
+
+from zonewise.api.errors import ConfigError
+from zonewise.storage import DomainLabels, parse_domain, parse_domain_labels
+
+DRIVER = "csi.zonewise.io"
+KEY = f"topology.{DRIVER}"
+BOTH = parse_domain_labels("a.io/region; b.io/zone", DRIVER)
+
+
+def test_order_and_names() -> None:
+    """Labels keep their order, and their keys are the driver's with the label's name."""
+    assert BOTH.labels == ("a.io/region", "b.io/zone")
+    assert BOTH.names == ("region", "zone")
+    assert BOTH.keyed({"zone": "z", "region": "r"}) == {f"{KEY}/region": "r", f"{KEY}/zone": "z"}
+    assert list(BOTH.ordered({"zone": "z", "region": "r"})) == ["region", "zone"]
+
+
+@pytest.mark.parametrize("text", ["", "  "])
+def test_no_labels(text: str) -> None:
+    """Without labels there is no topology, and any driver's name will do."""
+    assert parse_domain_labels(text, "UPPER.example.Com").labels == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "driver", "said"),
+    [
+        ("a/zone;a/zone", DRIVER, "'a/zone' is given twice"),
+        ("a.io/zone;b.io/zone", DRIVER, "'a.io/zone' and 'b.io/zone' would both be"),
+        ("a.io/Zone;b.io/zone", DRIVER, "would both be"),
+        ("a/zone;", DRIVER, "'' is empty"),
+        ("a/b/zone", DRIVER, "more than one '/'"),
+        ("zo ne", DRIVER, "may have only letters"),
+        ("x/" + "z" * 64, DRIVER, "more than 63"),
+        ("x/takeover.a", DRIVER, "kept for domains that are taken over"),
+        ("a/zone", "d" * 55, "has 64 characters, allowed are 63"),
+        ("a/zone", "Csi.Example.Com", "no DNS name of small letters"),
+        ("a/zone", "csi..example.com", "no DNS name"),
+        ("", "d" * 64, "is no name for a driver"),
+        ("", "csi.example.1", "ends with a letter"),
+        ("", "", "is no name for a driver"),
+        ("", "csi example", "is no name for a driver"),
+    ],
+)
+def test_labels_that_cannot_be(text: str, driver: str, said: str) -> None:
+    """Duplicate, colliding, illegal labels and names that are too long are refused at start."""
+    with pytest.raises(ConfigError) as refused:
+        parse_domain_labels(text, driver)
+    assert said in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_the_longest_driver() -> None:
+    """A driver whose keys' prefix has exactly 63 characters is taken."""
+    assert len(parse_domain_labels("a/zone", "d" * 54).prefix) == 63
+
+
+def test_the_well_known_key_by_choice() -> None:
+    """The well-known keys are used as they are, and nothing beside them."""
+    zone = "topology.kubernetes.io/zone"
+    labels = parse_domain_labels(zone, DRIVER, well_known=True)
+    assert labels.keyed({"zone": "a"}) == {zone: "a"}
+    assert labels.understood({zone: "a"}) == {"zone": "a"}
+    assert labels.understood({f"{KEY}/zone": "a"}) == {"zone": "a"}
+    with pytest.raises(ConfigError, match="one prefix"):
+        parse_domain_labels(f"{zone};example.com/rack", DRIVER, well_known=True)
+
+
+def test_keys_that_count() -> None:
+    """Keys of a request count with the driver's prefix or as the node's label; others do not."""
+    term = {f"{KEY}/zone": "a", "a.io/region": "r", "kubernetes.io/hostname": "n", "zone": "x"}
+    assert BOTH.understood(term) == {"region": "r", "zone": "a"}
+    assert BOTH.understood({"b.io/zone": "x", f"{KEY}/zone": "a"}) == {"zone": "a"}
+    assert BOTH.understood({"topology.other.io/zone": "a", "c.io/zone": "b"}) == {}
+    assert BOTH.understood({}) == {}
+    assert parse_domain_labels("zone", DRIVER).understood({"zone": "a"}) == {"zone": "a"}
+
+
+def test_nodes() -> None:
+    """A node's domain is what its labels say; what is missing or empty is named."""
+    assert BOTH.of_node({"a.io/region": "r", "b.io/zone": "z", "c": "d"}) == {
+        "region": "r",
+        "zone": "z",
+    }
+    assert BOTH.missing({"a.io/region": "r", "b.io/zone": ""}) == ("b.io/zone",)
+    assert BOTH.missing({}) == BOTH.labels
+
+
+def test_names_of_labels() -> None:
+    """A label may be given by its name, as the node has it, or with the driver's prefix."""
+    for text in ("zone", "b.io/zone", f"{KEY}/zone"):
+        assert BOTH.name_of(text) == "zone"
+    for text in ("a.io/zone", "Zone", "rack", ""):
+        assert BOTH.name_of(text) is None
+
+
+def test_a_domain() -> None:
+    """A node's domain can be given, by labels or their names, in any order."""
+    said = parse_domain(" b.io/zone=a ; region=r1", BOTH)
+    assert list(said.items()) == [("region", "r1"), ("zone", "a")]
+    assert parse_domain("", DomainLabels(DRIVER)) == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "no value for 'region' and 'zone'"),
+        ("region=r1", "no value for 'zone'"),
+        ("region=r1;zone=", "is empty"),
+        ("region=r1;zone=a b", "may have only letters"),
+        ("region=r1;zone=" + "z" * 64, "more than 63"),
+        ("region=r1;zone=-a", "must begin and end"),
+        ("region=r1;zone=a;zone=b", "'zone' is given twice"),
+        ("region=r1;rack=7;zone=a", "'rack' is not one of --domain-labels"),
+        ("r1", "not of the form NAME=VALUE"),
+    ],
+)
+def test_domains_that_cannot_be(text: str, said: str) -> None:
+    """A missing, illegal, unknown or repeated domain is refused at start."""
+    with pytest.raises(ConfigError) as refused:
+        parse_domain(text, BOTH)
+    assert said in str(refused.value)
+
+
+def test_a_domain_without_labels() -> None:
+    """A domain is given in vain where no labels name domains, and that is said."""
+    with pytest.raises(ConfigError, match="needs --domain-labels"):
+        parse_domain("zone=a", DomainLabels(DRIVER))

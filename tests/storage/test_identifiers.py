@@ -1,0 +1,77 @@
+"""Ids: what they say, how long they are, and what is none."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zonewise.storage import ID_LIMIT, StorageId, Stored, is_uuid, parse_id
+
+UUID = "0123456789abcdef" * 2
+
+
+def test_texts() -> None:
+    """An id says what it is for, its uuid, and where its journal is if there are several."""
+    assert str(StorageId(Stored.VOLUME, UUID)) == f"vol-{UUID}"
+    assert str(StorageId(Stored.SNAPSHOT, UUID, 255, "c-1")) == f"snap-{UUID}-ff-c-1"
+
+
+@given(
+    st.sampled_from(Stored),
+    st.integers(0, 2**128 - 1),
+    st.integers(0, 2**64 - 1),
+    st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1, max_size=64),
+)
+def test_there_and_back(stored: Stored, number: int, pool: int, cluster: str) -> None:
+    """Every id fits the protocol's limit and is read as it was written, and as nothing else."""
+    for made in (
+        StorageId(stored, f"{number:032x}"),
+        StorageId(stored, f"{number:032x}", pool, cluster),
+    ):
+        text = str(made)
+        assert len(text.encode()) <= ID_LIMIT
+        assert parse_id(text, stored) == made
+        (other,) = set(Stored) - {stored}
+        assert parse_id(text, other) is None
+
+
+@given(st.text(max_size=200))
+def test_garbage_is_unknown(text: str) -> None:
+    """Whatever text comes, it is an id of ours or unknown, never an error."""
+    for stored in Stored:
+        found = parse_id(text, stored)
+        assert found is None or str(found) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "reallyfakevolumeid",
+        f"vol-{UUID.upper()}",
+        f"vol-{UUID}\n",
+        f"vol-{UUID}-",
+        f"vol-{UUID}-1",
+        f"vol-{UUID}-01-c",
+        f"vol-{UUID}-1-ü",
+        f"vol-{UUID}-1-{'c' * 100}",
+        f"vol-{UUID[:-1]}",
+    ],
+)
+def test_nearly_an_id(text: str) -> None:
+    """What only looks like an id is unknown."""
+    assert parse_id(text, Stored.VOLUME) is None
+
+
+def test_no_id_that_could_not_be_read() -> None:
+    """An id that would be too long, or not be read again, is never made."""
+    for uuid, cluster in (("x", ""), (UUID, "c" * 100), (UUID, "a b")):
+        with pytest.raises(ValueError, match="would be no id"):
+            StorageId(Stored.VOLUME, uuid, 1, cluster)
+
+
+def test_uuids() -> None:
+    """A uuid is 32 small hex digits."""
+    assert is_uuid(UUID)
+    assert not any(map(is_uuid, ("", UUID + "0", UUID.upper(), UUID + "\n")))

@@ -1,0 +1,232 @@
+"""What a provisioner asks for: the rows that were seen with Kubernetes' own, and their edges."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from zonewise.api.meta import ObjectMeta
+from zonewise.api.objects.storage import (
+    CSINode,
+    CSINodeDriver,
+    CSINodeSpec,
+    TopologySelectorLabelRequirement,
+    TopologySelectorTerm,
+)
+from zonewise.storage import AccessibilityRequirement, StorageError
+from zonewise.storage.provisioning import (
+    Afterwards,
+    accessibility_requirement,
+    afterwards,
+    own_place,
+    volume_node_affinity,
+)
+
+DRIVER = "csi.zonewise.io"
+REGION, ZONE = f"topology.{DRIVER}/region", f"topology.{DRIVER}/zone"
+
+
+def domain(zone: str) -> dict[str, str]:
+    """The domain of a zone: a and b are in r1, c in r2."""
+    return {REGION: "r2" if zone == "c" else "r1", ZONE: zone}
+
+
+def csi_node(name: str, *keys: str) -> CSINode:
+    """What the driver reports on a node."""
+    drivers = (CSINodeDriver(name=DRIVER, node_id=name, topology_keys=keys),)
+    return CSINode(metadata=ObjectMeta(name=name), spec=CSINodeSpec(drivers=drivers))
+
+
+NODES = {
+    name: domain(name[0]) | {"kubernetes.io/hostname": name} for name in ("a1", "b1", "c1", "b2")
+}
+CSI_NODES = [csi_node(name, ZONE, REGION) for name in NODES]
+A, B, C = domain("a"), domain("b"), domain("c")
+
+
+def allowed(**values: tuple[str, ...]) -> tuple[TopologySelectorTerm, ...]:
+    """What a class allows, by the driver's keys."""
+    return (
+        TopologySelectorTerm(
+            match_label_expressions=tuple(
+                TopologySelectorLabelRequirement(key=f"topology.{DRIVER}/{name}", values=ones)
+                for name, ones in values.items()
+            )
+        ),
+    )
+
+
+def test_a_selected_node() -> None:
+    """A claim that waited gets all domains, rotated so that its pod's comes first."""
+    got = accessibility_requirement("www-web-1", DRIVER, NODES, CSI_NODES, selected="b1")
+    assert got == AccessibilityRequirement((A, B, C), (B, C, A))
+
+
+def test_a_selected_node_strictly() -> None:
+    """Strict topology asks for the pod's domain and no other."""
+    got = accessibility_requirement("x", DRIVER, NODES, CSI_NODES, selected="b1", strict=True)
+    assert got == AccessibilityRequirement((B,), (B,))
+
+
+def test_at_once() -> None:
+    """A claim that binds at once gets all domains, and begins at its own place."""
+    got = accessibility_requirement("www-web-1", DRIVER, NODES, CSI_NODES)
+    assert got == AccessibilityRequirement((A, B, C), (B, C, A))
+
+
+def test_at_once_without_topology() -> None:
+    """With immediate topology off nothing is required."""
+    assert accessibility_requirement("x", DRIVER, NODES, CSI_NODES, immediate=False) is None
+
+
+@pytest.mark.parametrize("immediate", [True, False])
+@pytest.mark.parametrize("strict", [True, False])
+def test_what_the_class_allows(immediate: bool, strict: bool) -> None:
+    """A class that allows some zones is asked for those with the zone only."""
+    got = accessibility_requirement(
+        "www-web-0",
+        DRIVER,
+        NODES,
+        CSI_NODES,
+        allowed=allowed(zone=("b", "c")),
+        immediate=immediate,
+        strict=strict,
+    )
+    assert got == AccessibilityRequirement(({ZONE: "b"}, {ZONE: "c"}), ({ZONE: "c"}, {ZONE: "b"}))
+
+
+def test_claims_of_a_stateful_set() -> None:
+    """Claims go round the zones by their ordinal, and those of one pod to the same one."""
+
+    def first(claim: str) -> str:
+        got = accessibility_requirement(claim, DRIVER, NODES, CSI_NODES)
+        assert got is not None
+        return got.preferred[0][ZONE]
+
+    assert [first(f"www-web-{number}") for number in range(4)] == ["a", "b", "c", "a"]
+    assert [first(f"logs-web-{number}") for number in range(3)] == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("claim", "same"),
+    [("data-web-0", "logs-web-0"), ("web-7", "x-web-7"), ("data-web-00", "data-web-0")],
+)
+def test_the_place_of_a_claim(claim: str, same: str) -> None:
+    """Only the set's name and the ordinal count."""
+    assert own_place(claim) == own_place(same)
+
+
+@pytest.mark.parametrize("claim", ["data", "", "data-", "data-x", "data-４", f"data-{2**32}"])
+def test_names_without_an_ordinal(claim: str) -> None:
+    """Other names are hashed whole; FNV-1 of nothing is its offset."""
+    assert 0 <= own_place(claim) < 2**32
+    assert own_place("") == 2166136261
+
+
+def test_the_order_of_nodes_does_not_matter() -> None:
+    """Nodes in any order make the same requirement."""
+    rng = random.Random(1)
+    wanted = accessibility_requirement("c", DRIVER, NODES, CSI_NODES)
+    for _ in range(10):
+        nodes = dict(rng.sample(list(NODES.items()), len(NODES)))
+        csi_nodes = rng.sample(CSI_NODES, len(CSI_NODES))
+        assert accessibility_requirement("c", DRIVER, nodes, csi_nodes) == wanted
+
+
+def test_nodes_with_other_keys() -> None:
+    """A few nodes that report another set of keys do not hide the others."""
+    odd = csi_node("z1", ZONE, REGION, f"topology.{DRIVER}/takeover.a")
+    got = accessibility_requirement("www-web-1", DRIVER, NODES, [odd, *CSI_NODES])
+    assert got == AccessibilityRequirement((A, B, C), (B, C, A))
+
+
+@pytest.mark.parametrize(("driver", "csi_nodes"), [(DRIVER, []), ("other.io", CSI_NODES)])
+def test_a_driver_nobody_runs(driver: str, csi_nodes: list[CSINode]) -> None:
+    """Where no node reports keys a claim waits, rather than get a volume just anywhere."""
+    with pytest.raises(StorageError, match="no node has a topology"):
+        accessibility_requirement("x", driver, NODES, csi_nodes)
+
+
+def test_a_class_that_allows_nothing_in_particular() -> None:
+    """A class whose terms are empty requires nothing."""
+    assert accessibility_requirement("x", DRIVER, NODES, CSI_NODES, allowed=allowed()) is None
+
+
+def test_several_keys_and_values() -> None:
+    """Values of one key are alternatives, keys belong together; fewer keys come first."""
+    terms = allowed(zone=("a", "b"), region=("r1",)) + allowed(zone=("c",)) + allowed()
+    got = accessibility_requirement("w-0", DRIVER, NODES, CSI_NODES, selected="b1", allowed=terms)
+    assert got is not None
+    assert got.requisite == ({ZONE: "c"}, A, B)
+    assert got.preferred == (B, {ZONE: "c"}, A)
+
+
+@pytest.mark.parametrize(
+    ("selected", "csi_nodes", "code"),
+    [
+        ("gone", CSI_NODES, "NodeMissing"),
+        ("b1", [], "DriverNotRegistered"),
+        ("b1", [csi_node("b1")], "DriverNotRegistered"),
+        ("b1", [csi_node("b1", ZONE, "other.io/rack")], "LabelsMissing"),
+    ],
+)
+def test_a_node_that_is_not_ready(selected: str, csi_nodes: list[CSINode], code: str) -> None:
+    """A selected node on which the driver is not ready is named, with what to do."""
+    with pytest.raises(StorageError) as refused:
+        accessibility_requirement("x", DRIVER, NODES, csi_nodes, selected=selected)
+    assert refused.value.reason.code == code
+    assert refused.value.reason.object == f"Node/{selected}"
+    assert refused.value.reason.fix
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_node_that_is_not_allowed(strict: bool) -> None:
+    """A selected node outside of what the class allows is refused."""
+    with pytest.raises(StorageError) as refused:
+        accessibility_requirement(
+            "x",
+            DRIVER,
+            NODES,
+            CSI_NODES,
+            selected="b1",
+            allowed=allowed(zone=("a",)),
+            strict=strict,
+        )
+    assert refused.value.reason.code == "NodeNotAllowed"
+
+
+@pytest.mark.parametrize(
+    ("code", "selected", "then"),
+    [
+        ("RESOURCE_EXHAUSTED", True, Afterwards.RESCHEDULE),
+        ("RESOURCE_EXHAUSTED", False, Afterwards.FINISHED),
+        ("ABORTED", True, Afterwards.BACKGROUND),
+        ("UNAVAILABLE", True, Afterwards.BACKGROUND),
+        ("CANCELLED", False, Afterwards.BACKGROUND),
+        ("DEADLINE_EXCEEDED", False, Afterwards.BACKGROUND),
+        ("INTERNAL", True, Afterwards.FINISHED),
+        ("ALREADY_EXISTS", True, Afterwards.FINISHED),
+        ("INVALID_ARGUMENT", True, Afterwards.FINISHED),
+    ],
+)
+def test_after_a_failure(code: str, selected: bool, then: Afterwards) -> None:
+    """What follows from a code is the same as with Kubernetes' own provisioner."""
+    assert afterwards(code, selected=selected) is then
+
+
+def test_the_affinity_of_a_volume() -> None:
+    """Terms are alternatives in their order; nothing, and empty terms, mean everywhere."""
+    got = volume_node_affinity(({ZONE: "a", REGION: "r1"}, {"takeover.a": "true"}))
+    assert got is not None
+    assert got.required is not None
+    told = [
+        [(one.key, one.operator, one.values) for one in term.match_expressions or ()]
+        for term in got.required.node_selector_terms or ()
+    ]
+    assert told == [
+        [(REGION, "In", ("r1",)), (ZONE, "In", ("a",))],
+        [("takeover.a", "In", ("true",))],
+    ]
+    assert volume_node_affinity(()) is None
+    assert volume_node_affinity(({},)) is None

@@ -1,0 +1,116 @@
+"""The tree is the architecture: what the layers of import-linter cannot say about it."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "zonewise"
+MOST = 15
+"""How many modules a reader can take in side by side."""
+
+ROOMS = {
+    "api": "codec errors field_errors gates meta reason resource struct unstructured",
+    "apiserver": "registry server",
+    "components": "",
+    "controllers": "",
+    "embedded": "cluster csi_driver domain_guard simulated_traffic",
+    "machinery": "",
+    "runtime": "",
+}
+"""Packages with rooms, and the few modules that are their face; everything else is in a room."""
+
+TWICE: dict[str, str] = {}
+"""Public class names that are defined in two modules, and why that is fine."""
+
+BY_NAME = {
+    "cli.program.command": "commands are imported when they run, and nothing is above the cli",
+    "machinery.schema.patterns": "re2 is foreign and has no types",
+    "proxy.program": "what a proxy needs after its first rules is loaded then, not before",
+    "runtime": "its public names are loaded at first use; the linter sees them by TYPE_CHECKING",
+}
+"""Modules that import by a name in a text, and why."""
+
+
+def modules() -> Iterator[tuple[str, Path]]:
+    """Every module by its name below ``zonewise``; a package is its ``__init__``."""
+    for path in sorted(SOURCE.rglob("*.py")):
+        parts = path.relative_to(SOURCE).with_suffix("").parts
+        yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), path
+
+
+def test_a_package_is_small_enough_to_read() -> None:
+    """No package has more modules side by side than a reader can take in."""
+    beside: dict[str, int] = defaultdict(int)
+    for _, path in modules():
+        if path.name != "__init__.py":
+            beside[str(path.parent.relative_to(SOURCE))] += 1
+    assert {package: count for package, count in beside.items() if count > MOST} == {}
+
+
+def test_every_module_is_in_a_room() -> None:
+    """A package with rooms has no module beside them but the few that are its face."""
+    outside = [
+        f"{package}/{path.name}"
+        for package, faces in ROOMS.items()
+        for path in sorted((SOURCE / package).glob("*.py"))
+        if path.stem not in {"__init__", *faces.split()}
+    ]
+    assert outside == []
+
+
+def test_a_public_class_name_means_one_thing() -> None:
+    """Whoever reads a class name knows which class is meant, whatever module is open."""
+    homes: dict[str, list[str]] = defaultdict(list)
+    for module, path in modules():
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes[node.name].append(module)
+    twice = {name: " ".join(sorted(found)) for name, found in homes.items() if len(found) > 1}
+    assert twice == TWICE
+
+
+def test_no_import_is_hidden_from_the_linter() -> None:
+    """Modules are imported by statements, which the layers are checked on, not by texts."""
+    hidden = {
+        module
+        for module, path in modules()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func) in {"import_module", "importlib.import_module", "__import__"}
+    }
+    assert hidden == set(BY_NAME)
+
+
+def test_a_status_is_patched_in_one_way() -> None:
+    """Who writes a status says which object is meant by its uid: ``Client.patch_status`` does."""
+    spelled_out = [
+        module
+        for module, path in modules()
+        if not module.startswith("apiserver.") and module != "runtime.client.client"
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "patch"
+        and any(ast.unparse(one) == "subresource='status'" for one in node.keywords)
+    ]
+    assert spelled_out == []
+
+
+def test_every_module_leads_to_its_tests() -> None:
+    """``x/y.py`` is tried in ``tests/x/test_y.py``, or ``tests/README.md`` says where."""
+    told = (ROOT / "tests" / "README.md").read_text()
+    lost = []
+    for module, path in modules():
+        if path.name == "__init__.py" or module == "__main__":
+            continue
+        *rooms, name = module.split(".")
+        beside = ROOT.joinpath("tests", *rooms, f"test_{name}.py")
+        named = ["/".join(rooms[:n]) + "/" for n in range(1, len(rooms) + 1)]
+        named.append(module.replace(".", "/") + ".py")
+        if not beside.exists() and not any(f"`{one}`" in told for one in named):
+            lost.append(module)
+    assert lost == []

@@ -1,0 +1,168 @@
+"""The pages lead to what there is: names in code, paths, links, and walks that only go down."""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import zonewise.runtime
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "zonewise"
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "tests" / "README.md"])
+ROOTS = (ROOT, SOURCE, ROOT / "tests", ROOT / "docs")
+STEP = re.compile(
+    r"^( *)([a-z_/]+\.py)(?::([A-Za-z_.]+))?((?:, [A-Za-z_/.]+)*)(?: |$)", re.MULTILINE
+)
+
+
+def slug(heading: str) -> str:
+    """The anchor of a heading, as GitHub makes it."""
+    return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+
+
+def prose(page: Path) -> str:
+    """A page without its blocks of code."""
+    return re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    """Every relative link names a file that is there, and a heading in it."""
+    lost = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
+        if "://" in link:
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        if not target.exists():
+            lost.append(link)
+        elif anchor:
+            headings = re.findall(r"^#+ (.+)$", target.read_text(), re.MULTILINE)
+            if anchor not in {slug(heading) for heading in headings}:
+                lost.append(link)
+    assert lost == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_paths_are_there(page: Path) -> None:
+    """A module or a test that a page names exists where it says."""
+    places = (page.parent, *ROOTS)
+    named = set(re.findall(r"`([a-z_/]+/[a-z_]+\.py)(?::[A-Za-z_.]+)?`", prose(page)))
+    named -= {"x/y.py", "tests/x/test_y.py"}  # any module
+    assert [one for one in named if not any((place / one).exists() for place in places)] == []
+
+
+def test_the_runtime_has_the_names_of_its_page() -> None:
+    """Who reads ``docs/runtime.md`` can import what its table of pieces names."""
+    rows = re.findall(r"^\| (`[^|]+`) \|", (ROOT / "docs" / "runtime.md").read_text(), re.MULTILINE)
+    named = {name for row in rows for name in re.findall(r"`([A-Za-z]+)`", row)}
+    assert "Controller" in named
+    assert sorted(named - set(dir(zonewise.runtime))) == []
+
+
+def test_every_design_record_is_listed_once() -> None:
+    """The index names each record, by its number, and nothing else."""
+    folder = ROOT / "docs" / "design"
+    listed = re.findall(r"\[(\d+)\]\((\d+)-([a-z-]+)\.md\)", (folder / "README.md").read_text())
+    assert all(shown == number for shown, number, _ in listed)
+    files = sorted(path.stem for path in folder.glob("0*.md"))
+    assert sorted(f"{number}-{name}" for _, number, name in listed) == files
+
+
+def walks() -> Iterator[tuple[int, str, list[str]]]:
+    """Each hop of the walks: how far it is indented, its file, and the names it is about."""
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    section = page.partition("\n## Three walks\n")[2].partition("\n## ")[0]
+    for block in re.findall(r"^```\n(.*?)^```", section, re.MULTILINE | re.DOTALL):
+        yield -1, "", []
+        for indent, path, name, more in STEP.findall(block):
+            names = [name] if name else []
+            files = [one for one in more.split(", ") if one.endswith(".py")]
+            owner = name.rpartition(".")[0]
+            names += [
+                f"{owner}.{one}" if owner else one
+                for one in more.split(", ")
+                if one and not one.endswith(".py")
+            ]
+            yield len(indent), path, names
+            for one in files:
+                yield len(indent), one, []
+
+
+def defined(path: str) -> set[str]:
+    """The functions and methods of a file, methods by their class."""
+    found = set()
+    for node in ast.parse((SOURCE / path).read_text()).body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.add(node.name)
+        if isinstance(node, ast.ClassDef):
+            found |= {
+                f"{node.name}.{one.name}"
+                for one in node.body
+                if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)
+            }
+    return found
+
+
+def test_every_hop_of_a_walk_exists() -> None:
+    """Each ``file:function`` of the walks is in the tree."""
+    hops = [(path, name) for _, path, names in walks() for name in names]
+    assert len(hops) > 25
+    assert [hop for hop in hops if hop[1] not in defined(hop[0])] == []
+
+
+@cache
+def heights() -> dict[str, int]:
+    """How high each package, and each room with a contract, stands above those beside it."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    found = {}
+    for contract in settings["contracts"]:
+        for container in contract.get("containers", ()):
+            for height, layer in enumerate(reversed(contract["layers"])):
+                for one in re.findall(r"\w+", layer):
+                    found[f"{container}.{one}"] = height
+    return found
+
+
+def higher(path: str, caller: str) -> bool:
+    """Whether a file stands in a higher layer, or room, than another one."""
+    here, there = (["zonewise", *one.removesuffix(".py").split("/")] for one in (path, caller))
+    for number in range(1, min(len(here), len(there)) + 1):
+        mine, other = ".".join(here[:number]), ".".join(there[:number])
+        if mine != other:
+            known = heights()
+            return mine in known and other in known and known[mine] > known[other]
+    return False
+
+
+def test_the_map_names_every_room() -> None:
+    """Each package, and each room that a contract orders, is in the map."""
+    told = (ROOT / "docs" / "architecture.md").read_text().partition("\n## Objects")[0]
+    rooms = {
+        name.rpartition(".")[2] for name in heights() if not name.startswith("zonewise.components.")
+    }
+    assert sorted(room for room in rooms if not re.search(rf"\b{room}\b", told)) == []
+
+
+def test_no_walk_goes_up() -> None:
+    """Who is called stands in no higher layer or room than its caller."""
+    assert higher("embedded/cluster.py", "apiserver/server.py")
+    assert higher("apiserver/handlers/verbs.py", "apiserver/store/state.py")
+    assert not higher("api/meta.py", "apiserver/server.py")
+    stack: list[tuple[int, str]] = []
+    climbs = []
+    for indent, path, _ in walks():
+        while stack and stack[-1][0] >= indent:
+            stack.pop()
+        if stack and higher(path, stack[-1][1]):
+            climbs.append((path, stack[-1][1]))
+        if path:
+            stack.append((indent, path))
+    assert climbs == []

@@ -1,0 +1,68 @@
+"""The table of clusters that any proxy can be tested with: ``tests/vectors/routes.jsonl``.
+
+A line is a cluster: ``objects`` as the API has them, and under ``expect``, for every node, the
+routes its proxy must have. ``needs`` names what not every proxy has: ``topologyKeys``; and
+``garbage``, objects that an API server refuses. ``why`` and ``key`` of a route are ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from zonewise.api import LeanEndpointSlice, Node, Service, convert
+from zonewise.traffic import NodeRoutes, ProxyLocation, node_routes
+
+FILE = Path(__file__).parents[1] / "vectors" / "routes.jsonl"
+Row = dict[str, Any]
+
+
+class Expected(msgspec.Struct, rename="camel"):
+    """What the proxy of a node must have."""
+
+    routes: list[Row]
+    health_checks: list[Row]
+
+
+class Vector(msgspec.Struct):
+    """A cluster and what is expected there."""
+
+    name: str
+    says: str
+    needs: list[str]
+    objects: list[Row]
+    expect: dict[str, Expected]
+    notes: list[str]
+
+    def of(self, kind: str) -> list[Row]:
+        """The objects of a kind."""
+        return [item for item in self.objects if item["kind"] == kind]
+
+    def routes(self, node: str, *, backwards: bool = False) -> NodeRoutes:
+        """What our proxy does on a node."""
+        step = -1 if backwards else 1
+        nodes = {item["metadata"]["name"]: convert(Node, item) for item in self.of("Node")}
+        return node_routes(
+            [convert(Service, item) for item in self.of("Service")][::step],
+            [convert(LeanEndpointSlice, item) for item in self.of("EndpointSlice")][::step],
+            ProxyLocation.of(nodes[node]),
+            {name: one.metadata.labels for name, one in nodes.items()},
+        )
+
+
+def vectors() -> list[Vector]:
+    """All of them."""
+    return [msgspec.json.decode(line, type=Vector) for line in FILE.read_bytes().splitlines()]
+
+
+def judged(rows: Iterable[Row], *fields: str) -> list[Row]:
+    """Rows in one order, with what is compared."""
+    kept = [{field: row[field] for field in fields} | {"endpoints": _ends(row)} for row in rows]
+    return sorted(kept, key=lambda row: msgspec.json.encode(row, order="sorted"))
+
+
+def _ends(row: Row) -> list[tuple[str, int]]:
+    return sorted((one["address"], one["port"]) for one in row["endpoints"])

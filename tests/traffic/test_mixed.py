@@ -1,0 +1,86 @@
+"""Clusters in which some proxies know weights and others only hints.
+
+Both halves are within the limits by themselves. Mixed alike in every zone, their loads are a mean
+of both, so the mixture is, too. A node that differs from the others of its zone adds to what some
+endpoint gets, at most its own part of the traffic; that is measured here, not proved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from fractions import Fraction
+
+from tests.traffic.clusters import fresh
+from tests.traffic.test_vectors import cluster, lines
+
+from zonewise.traffic import (
+    HintRequest,
+    Mode,
+    ProxyLocation,
+    Selection,
+    ServiceSnapshot,
+    TrafficEndpoint,
+    nearby,
+)
+from zonewise.traffic.routes import by_weights
+from zonewise.traffic.weights import parse_weights
+
+Loads = dict[str, dict[str, Fraction]]
+"""What each zone sends to each endpoint, of all traffic."""
+EVERY = 4
+"""One in so many of the recorded clusters is looked at."""
+
+
+def sent(
+    view: ServiceSnapshot, zone: str, selection: Selection[TrafficEndpoint]
+) -> dict[str, Fraction]:
+    """What a zone sends to each of the chosen."""
+    weights = selection.weights or (1,) * len(selection.targets)
+    part = view.shares.share(zone) / sum(weights)
+    return {t.name: part * w for t, w in zip(selection.targets, weights, strict=True)}
+
+
+def both() -> Iterator[tuple[ServiceSnapshot, Loads, Loads]]:
+    """Recorded clusters with what our proxies send, and what others do."""
+    for row in list(lines("hints.jsonl.gz"))[::EVERY]:
+        view = replace(cluster(row), hint_request=HintRequest(Mode.WEIGHTED))
+        decision = fresh(view)
+        targets, rows = decision.applied(view.targets), parse_weights(decision.weights)
+        assert rows is not None
+        places = {zone: ProxyLocation(zone) for zone in view.shares.weights}
+        yield (
+            view,
+            {zone: sent(view, zone, by_weights(targets, p, rows)) for zone, p in places.items()},
+            {zone: sent(view, zone, nearby(targets, p)) for zone, p in places.items()},
+        )
+
+
+def overload(
+    view: ServiceSnapshot, ours: Loads, stock: Loads, part: Mapping[str, Fraction]
+) -> Fraction:
+    """How far the busiest endpoint is above the average, if stock proxies send these parts."""
+    sums = {target.name: Fraction(0) for target in view.targets}
+    for zone in view.shares.weights:
+        theirs = part.get(zone, Fraction(0))
+        for name, load in stock[zone].items():
+            sums[name] += theirs * load
+        for name, load in ours[zone].items():
+            sums[name] += (1 - theirs) * load
+    return max(sums.values()) * len(view.targets) - 1
+
+
+def test_mixed_alike_in_every_zone() -> None:
+    """Whatever part of each zone's traffic takes a stock proxy, nobody reaches 20 %."""
+    for view, ours, stock in both():
+        for tenths in (0, 1, 5, 9, 10):
+            part = dict.fromkeys(view.shares.weights, Fraction(tenths, 10))
+            assert overload(view, ours, stock, part) < Fraction(20, 100)
+
+
+def test_one_stock_node_of_ten_in_a_zone() -> None:
+    """A tenth of one zone's traffic through a stock proxy keeps everybody below 30 %."""
+    for view, ours, stock in both():
+        for zone in view.shares.weights:
+            part = {zone: Fraction(1, 10)}
+            assert overload(view, ours, stock, part) < Fraction(30, 100)

@@ -1,0 +1,342 @@
+"""What a Service offers, as a proxy reads it: addresses, ports, source ranges, affinity."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from zonewise.api import FeatureGates, LeanEndpointSlice, Node, Service, convert
+from zonewise.traffic import (
+    ProxyLocation,
+    Route,
+    RouteRule,
+    RouteSettings,
+    ServiceRoutes,
+    service_routes,
+)
+from zonewise.traffic.routes import parse_address, parse_network
+
+ENDPOINTS = [
+    {"addresses": ["10.1.0.1"], "nodeName": "n1", "hints": {"forZones": [{"name": "a"}]}},
+    {"addresses": ["10.1.0.2"], "nodeName": "n2", "hints": {"forZones": [{"name": "b"}]}},
+]
+
+
+def routes(
+    endpoints: list[dict[str, Any]] | None = None,
+    *,
+    place: ProxyLocation | None = None,
+    settings: RouteSettings | None = None,
+    ingress: list[dict[str, Any]] | None = None,
+    serves: list[dict[str, Any]] | None = None,
+    **spec: Any,
+) -> ServiceRoutes:
+    """The routes of a Service with one slice."""
+    port = {"name": "", "protocol": "TCP", "port": 80}
+    base = {"clusterIP": "10.96.0.1", "ports": [port]}
+    service = {
+        "metadata": {"name": "s", "namespace": "x"},
+        "spec": base | spec,
+        "status": {"loadBalancer": {"ingress": ingress or []}},
+    }
+    piece = {
+        "metadata": {"name": "s-1", "namespace": "x"},
+        "addressType": "IPv4",
+        "endpoints": ENDPOINTS if endpoints is None else endpoints,
+        "ports": serves or [{"name": "", "protocol": "TCP", "port": 8080}],
+    }
+    return service_routes(
+        convert(Service, service),
+        [convert(LeanEndpointSlice, piece)],
+        place or ProxyLocation("a", "n1"),
+        {},
+        settings or RouteSettings(),
+    )
+
+
+def ways(made: ServiceRoutes) -> list[tuple[str, str | None, int]]:
+    """Which ways in there are."""
+    return [(one.path, one.address, one.number) for port in made.ports for one in port.routes]
+
+
+def only(made: ServiceRoutes, path: str) -> Route:
+    """The one route of a path."""
+    (found,) = [one for port in made.ports for one in port.routes if one.path == path]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("policy", "gate", "zone", "chosen"),
+    [
+        ("PreferZone", True, "a", ["10.1.0.1"]),
+        ("Local", True, "b", ["10.1.0.1"]),
+        ("PreferZone", False, "a", ["10.1.0.1", "10.1.0.2"]),
+        ("PreferZone", True, "d", ["10.1.0.1", "10.1.0.2"]),
+    ],
+)
+def test_the_proxy_table(policy: str, gate: bool, zone: str, chosen: list[str]) -> None:
+    """KEP-2433: endpoints are filtered with the gate on and a hint for this zone, else not."""
+    settings = RouteSettings(gates=FeatureGates({"TopologyAwareHints": gate}))
+    made = routes(trafficPolicy=policy, place=ProxyLocation(zone, "n1"), settings=settings)
+    assert [one.address for one in only(made, "ClusterIP").endpoints] == chosen
+    if not gate:
+        assert only(made, "ClusterIP").why is RouteRule.IGNORED
+
+
+def test_traffic_policy_local_is_for_every_way() -> None:
+    """trafficPolicy Local knows no short cut: no packet leaves the node."""
+    made = routes(
+        type="NodePort",
+        trafficPolicy="Local",
+        ports=[{"port": 80, "nodePort": 30080}],
+        place=ProxyLocation("c", "n3"),
+    )
+    assert [(one.path, one.source, one.action) for one in made.ports[0].routes] == [
+        ("ClusterIP", "any", "drop"),
+        ("NodePort", "any", "drop"),
+    ]
+
+
+def test_source_ranges() -> None:
+    """Blanks are trimmed, hosts are masked, other families left out; only load balancers care."""
+    made = routes(
+        type="LoadBalancer",
+        externalIPs=["192.0.2.1"],
+        ingress=[{"ip": "198.51.100.1"}],
+        loadBalancerSourceRanges=[" 10.0.0.1/8 ", "fd00::/8", "010.0.0.0/8", "192.0.2.7/32"],
+    )
+    assert only(made, "LoadBalancer").source_ranges == ("10.0.0.0/8", "192.0.2.7/32")
+    assert only(made, "ExternalIP").source_ranges == ()
+
+
+@pytest.mark.parametrize("ranges", [["10.0.0.0/8", "0.0.0.0/0"], ["fd00::/8"], []])
+def test_no_source_range_is_no_wall(ranges: list[str]) -> None:
+    """A range of length 0 is open, and so is a family for which no range is given."""
+    made = routes(
+        type="LoadBalancer", ingress=[{"ip": "198.51.100.1"}], loadBalancerSourceRanges=ranges
+    )
+    assert only(made, "LoadBalancer").source_ranges == ()
+
+
+def test_a_node_in_range_may_use_its_own_address() -> None:
+    """A packet of the node to the VIP carries the VIP as its source: allowed if the node is."""
+    facts: dict[str, Any] = {
+        "type": "LoadBalancer",
+        "ingress": [{"ip": "198.51.100.1"}, {"ip": "198.51.100.2"}],
+        "loadBalancerSourceRanges": ["10.0.0.0/8"],
+    }
+    inside = convert(
+        Node,
+        {
+            "metadata": {"name": "n1", "labels": {"topology.kubernetes.io/zone": "a"}},
+            "status": {
+                "addresses": [
+                    {"type": "ExternalIP", "address": "203.0.113.1"},
+                    {"type": "InternalIP", "address": "10.9.9.9"},
+                    {"type": "Hostname", "address": "n1"},
+                    {"type": "InternalIP", "address": "fd00::9"},
+                ]
+            },
+        },
+    )
+    place = ProxyLocation.of(inside)
+    assert (place.zone, place.addresses) == ("a", ("10.9.9.9", "fd00::9"))
+    for here, own in ((place, ("198.51.100.1", "198.51.100.2")), (ProxyLocation("a", "n1"), ())):
+        made = routes(place=here, **facts)
+        found = [r for r in made.ports[0].routes if r.path == "LoadBalancer"]
+        assert [route.own_sources for route in found] == [own, own]
+
+
+@pytest.mark.parametrize(
+    ("spec", "seconds"),
+    [
+        ({}, None),
+        ({"sessionAffinity": "None"}, None),
+        ({"sessionAffinity": "ClientIP"}, 10800),
+        (
+            {
+                "sessionAffinity": "ClientIP",
+                "sessionAffinityConfig": {"clientIP": {"timeoutSeconds": 7}},
+            },
+            7,
+        ),
+    ],
+)
+def test_affinity(spec: dict[str, Any], seconds: int | None) -> None:
+    """Session affinity lasts as long as the Service says, three hours if it does not."""
+    assert routes(**spec).ports[0].affinity_seconds == seconds
+
+
+@pytest.mark.parametrize("seconds", [0, -1, 86_401, 1 << 40])
+def test_an_affinity_that_no_kernel_takes_is_ignored(seconds: int) -> None:
+    """A time that no API server would have taken keeps nobody's rules from being written."""
+    config = {"clientIP": {"timeoutSeconds": seconds}}
+    found = routes(sessionAffinity="ClientIP", sessionAffinityConfig=config)
+    assert found.ports[0].affinity_seconds == 10_800
+    assert [note.code for note in found.notes] == ["InvalidService"]
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"clusterIP": ""},
+        {"clusterIP": "None"},
+        {"type": "ExternalName"},
+        {"ipFamilies": ["IPv6"], "clusterIPs": ["fd00::1"], "clusterIP": "fd00::1", "ports": []},
+    ],
+)
+def test_not_routed(spec: dict[str, Any]) -> None:
+    """No address or no port of its own: nothing to do."""
+    assert routes(**spec).ports == ()
+
+
+def test_addresses_are_canonical() -> None:
+    """Whatever Kubernetes reads as an address is written in one form, each once."""
+    made = routes(
+        [{"addresses": ["010.001.0.7"]}],
+        clusterIP="010.96.0.1",
+        externalIPs=["192.0.2.1", "192.0.2.001", "::ffff:192.0.2.2", "", "2001:db8::1", "what"],
+    )
+    assert ways(made) == [
+        ("ClusterIP", "10.96.0.1", 80),
+        ("ExternalIP", "192.0.2.1", 80),
+        ("ExternalIP", "192.0.2.2", 80),
+    ]
+    assert only(made, "ClusterIP").endpoints[0].address == "10.1.0.7"
+    assert [(note.code, note.object) for note in made.notes] == [("InvalidService", "Service/x/s")]
+
+
+@pytest.mark.parametrize(
+    ("text", "family", "canonical"),
+    [
+        ("10.0.0.1", "IPv4", "10.0.0.1"),
+        ("FD00:0:0::1", "IPv6", "fd00::1"),
+        ("::ffff:10.0.0.1", "IPv4", "10.0.0.1"),
+        ("64:ff9b::010.0.0.1", "IPv6", "64:ff9b::a00:1"),
+    ],
+)
+def test_what_is_an_address(text: str, family: str, canonical: str) -> None:
+    """Addresses are read as Kubernetes reads them."""
+    found = parse_address(text)
+    assert found is not None
+    assert found[:2] == (family, canonical)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "10.0.0",
+        "10.0.0.256",
+        "10.0.0.1 ",
+        "1.2.3.4.5",
+        "fe80::1%eth0",
+        ":::",
+        "x::1.2.3",
+        f"{'9' * 5000}.1.1.1",
+    ],
+)
+def test_what_is_no_address(text: str) -> None:
+    """Nothing is guessed."""
+    assert parse_address(text) is None
+
+
+@pytest.mark.parametrize("text", ["10.0.0.0", "10.0.0.0/33", "10.0.0.0/", "fd00::/129", "x/8"])
+def test_what_is_no_network(text: str) -> None:
+    """A network is an address, a slash and a length that fits."""
+    assert parse_network(text) is None
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "said"),
+    [
+        ({"addresses": ["fd00::1"]}, "'fd00::1' is no IPv4 address"),
+        ({"addresses": ["127.0.0.1"]}, "'127.0.0.1' is no IPv4 address"),
+        ({"addresses": ["0.0.0.0"]}, "'0.0.0.0' is no IPv4 address"),
+        (
+            {
+                "addresses": ["10.0.0.9"],
+                "hints": {"forNodes": [{"name": f"n{i}"} for i in range(9)]},
+            },
+            "9 hints where 8 are allowed",
+        ),
+    ],
+)
+def test_a_garbled_slice_is_ignored(endpoint: dict[str, Any], said: str) -> None:
+    """A slice no API server would take is ignored as a whole, and the note says what is wrong."""
+    made = routes([*ENDPOINTS, endpoint])
+    assert only(made, "ClusterIP").action == "reject"
+    (note,) = made.notes
+    assert (note.code, note.object) == ("InvalidEndpointSlice", "EndpointSlice/x/s-1")
+    assert said in note.message
+
+
+def test_ports_without_name_or_number() -> None:
+    """They are ignored, with a note, and other ports of the slice are not."""
+    good = {"name": "", "protocol": "TCP", "port": 8080}
+    made = routes(serves=[{"port": 1, "protocol": "TCP"}, {"name": "x", "protocol": "TCP"}, good])
+    assert [one.port for one in only(made, "ClusterIP").endpoints] == [8080]
+    assert [note.code for note in made.notes] == ["InvalidEndpointSlice"] * 2
+
+
+def test_serving_endpoints_of_udp() -> None:
+    """Flows stay with whoever serves, near or far, terminating or not."""
+    leaving = {"ready": False, "serving": True, "terminating": True}
+    gone = {"ready": False, "serving": False, "terminating": True}
+    made = service_routes(
+        convert(
+            Service,
+            {
+                "metadata": {"name": "s"},
+                "spec": {
+                    "clusterIP": "10.96.0.1",
+                    "ports": [{"name": "dns", "protocol": "UDP", "port": 53}],
+                },
+            },
+        ),
+        [
+            convert(
+                LeanEndpointSlice,
+                {
+                    "metadata": {"name": "s-1"},
+                    "addressType": "IPv4",
+                    "endpoints": [
+                        *ENDPOINTS,
+                        {"addresses": ["10.1.0.3"], "conditions": leaving},
+                        {"addresses": ["10.1.0.4"], "conditions": gone},
+                    ],
+                    "ports": [{"name": "dns", "protocol": "UDP", "port": 53}],
+                },
+            )
+        ],
+        ProxyLocation("a", "n1"),
+        {},
+    )
+    assert [one.address for one in made.ports[0].serving] == ["10.1.0.1", "10.1.0.2", "10.1.0.3"]
+    assert [one.address for one in made.ports[0].routes[0].endpoints] == ["10.1.0.1"]
+
+
+def test_ways_with_one_choice_share_it() -> None:
+    """Routes of one choice have one tuple, so a shell sees at once that they are the same."""
+    made = routes(type="NodePort", externalIPs=["192.0.2.1"])
+    first, second = made.ports[0].routes
+    assert first.endpoints is second.endpoints
+
+
+def test_the_proxy_of_ones_choice() -> None:
+    """Services that chose a proxy by label are for it alone."""
+    named = convert(
+        Service,
+        {
+            "metadata": {
+                "name": "s",
+                "labels": {"service.kubernetes.io/service-proxy-name": "zonewise"},
+            },
+            "spec": {"clusterIP": "10.96.0.1", "ports": [{"port": 80}]},
+        },
+    )
+    place = ProxyLocation("a", "n1")
+    assert service_routes(named, [], place, {}).ports == ()
+    assert service_routes(named, [], place, {}, RouteSettings("zonewise")).ports
+    assert routes(settings=RouteSettings("zonewise")).ports == ()

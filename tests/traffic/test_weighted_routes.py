@@ -1,0 +1,170 @@
+"""Routes of a Service whose slices carry weights, and every reason not to obey them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from zonewise.api import LeanEndpointSlice, Service, convert
+from zonewise.api.gates import FeatureGates
+from zonewise.traffic import WEIGHTS_ANNOTATION, ProxyLocation, RouteRule, RouteSettings
+from zonewise.traffic.routes import Route, service_routes
+
+ROWS = '{"a":{"a":5000,"b":1000},"c":{"a":0,"b":7}}'
+HERE = {"a": ProxyLocation("a", "n-a"), "b": ProxyLocation("b", "n-b")}
+
+
+def service(**spec: Any) -> Service:
+    """A Service with one port."""
+    metadata = {"name": "s", "namespace": "default", **spec.pop("metadata", {})}
+    ports = [{"name": "p", "port": 80, "protocol": "TCP"}]
+    base = {"clusterIP": "10.96.0.1", "clusterIPs": ["10.96.0.1"], "ipFamilies": ["IPv4"]}
+    return convert(Service, {"metadata": metadata, "spec": {**base, "ports": ports, **spec}})
+
+
+def piece(number: int, *homes: str, text: str | None = ROWS, **more: Any) -> LeanEndpointSlice:
+    """A slice with an endpoint in each zone of a word, all for zone b."""
+    endpoints = [
+        {
+            "addresses": [f"10.0.{number}.{at}"],
+            "zone": home,
+            "nodeName": f"n-{home}",
+            "conditions": {"ready": True},
+            "hints": {"forZones": [{"name": "b"}]},
+            **more,
+        }
+        for at, home in enumerate(homes)
+    ]
+    labels = {"kubernetes.io/service-name": "s"}
+    notes = {} if text is None else {WEIGHTS_ANNOTATION: text}
+    metadata = {"name": f"s-{number}", "labels": labels, "annotations": notes}
+    ports = [{"name": "p", "port": 8080, "protocol": "TCP"}]
+    body = {"metadata": metadata, "addressType": "IPv4", "endpoints": endpoints, "ports": ports}
+    return convert(LeanEndpointSlice, body)
+
+
+def routed(
+    place: ProxyLocation, *slices: LeanEndpointSlice, one: Service | None = None, **gates: bool
+) -> Route:
+    """The route of the ClusterIP."""
+    settings = RouteSettings(gates=FeatureGates(gates))
+    made = service_routes(one or service(), slices, place, {}, settings)
+    return made.ports[0].routes[0]
+
+
+def weights(route: Route) -> dict[str, int]:
+    """What each endpoint weighs."""
+    return {backend.address: backend.weight for backend in route.endpoints}
+
+
+def test_a_row_says_how_often_each_endpoint_is_used() -> None:
+    """Endpoints weigh what the row says of their zone; those without weight are left out."""
+    route = routed(HERE["a"], piece(0, "a", "a", "b"), piece(1, "b", "c"))
+    assert route.why is RouteRule.WEIGHTED
+    assert weights(route) == {
+        "10.0.0.0": 5000,
+        "10.0.0.1": 5000,
+        "10.0.0.2": 1000,
+        "10.0.1.0": 1000,
+    }
+
+
+def test_a_zone_without_a_row_keeps_to_itself() -> None:
+    """Without a row the zone's own endpoints are used alike, whatever hints say."""
+    route = routed(HERE["b"], piece(0, "a", "b", "b"))
+    assert route.why is RouteRule.WEIGHTED
+    assert weights(route) == {"10.0.0.1": 1, "10.0.0.2": 1}
+
+
+@pytest.mark.parametrize(
+    ("zone", "homes", "rule"),
+    [
+        ("a", "cc", RouteRule.NOT_FOR_HERE),
+        ("c", "aac", RouteRule.NOT_FOR_HERE),
+        ("d", "ab", RouteRule.NOT_FOR_HERE),
+        ("", "abc", RouteRule.PLACE_UNKNOWN),
+    ],
+)
+def test_nobody_of_weight_means_everybody(zone: str, homes: str, rule: RouteRule) -> None:
+    """A zone for which nobody who is ready weighs anything uses all, and so does no zone."""
+    route = routed(ProxyLocation(zone, "n"), piece(0, *homes))
+    assert (route.why, set(weights(route).values())) == (rule, {1})
+    assert len(route.endpoints) == len(homes)
+
+
+def test_nobody_ready_means_those_who_still_serve() -> None:
+    """Weights are for ready endpoints; the last resort is everybody who serves."""
+    ending = {"conditions": {"ready": False, "serving": True, "terminating": True}}
+    route = routed(HERE["a"], piece(0, "a", "c", text=ROWS, **ending))
+    assert (route.why, len(route.endpoints)) == (RouteRule.TERMINATING, 2)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [None, "", "{}", ROWS + " ", ROWS.replace("5000", "5001")],
+    ids=["missing", "empty", "other rows", "other bytes", "other number"],
+)
+def test_slices_that_disagree_are_obeyed_by_hints(other: str | None) -> None:
+    """While a writer is between two slices, the plain rule holds."""
+    route = routed(HERE["a"], piece(0, "a", "b"), piece(1, "a", text=other))
+    assert (route.why, set(weights(route).values())) == (RouteRule.NOT_FOR_HERE, {1})
+    route = routed(HERE["b"], piece(0, "a", "b"), piece(1, "a", text=other))
+    assert (route.why, len(route.endpoints)) == (RouteRule.SAME_ZONE, 3)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "null",
+        "[]",
+        '{"a":5}',
+        '{"a":{"a":-1}}',
+        '{"a":{"a":1000001}}',
+        '{"a":{"a":1.5}}',
+        '{"a":{"a":true}}',
+        '{"a":{"a":"1"}}',
+        '{"a":{"a":1}',
+        '{"a":{"no zone!":1}}',
+        '{"":{"a":1}}',
+        '{"a":{"a":1}}' + " " * 8192,
+    ],
+)
+def test_a_text_that_is_not_well_formed_is_no_text(text: str) -> None:
+    """Whatever is not an object of objects of whole numbers falls back to hints."""
+    assert routed(HERE["b"], piece(0, "a", "b", text=text)).why is RouteRule.SAME_ZONE
+
+
+def test_a_slice_without_ready_endpoints_says_nothing() -> None:
+    """A slice that waits to be filled, or whose pods are not ready, does not cancel weights."""
+    idle = piece(1, "a", text=None, conditions={"ready": False})
+    empty = piece(2, text="nonsense")
+    assert routed(HERE["a"], piece(0, "a", "b"), idle, empty).why is RouteRule.WEIGHTED
+
+
+def test_families_know_nothing_of_each_other() -> None:
+    """A text on IPv6 slices neither helps nor harms IPv4."""
+    six = convert(
+        LeanEndpointSlice,
+        {
+            "metadata": {"name": "six", "annotations": {WEIGHTS_ANNOTATION: "nonsense"}},
+            "addressType": "IPv6",
+            "endpoints": [{"addresses": ["fd00::1"], "zone": "a"}],
+            "ports": [{"name": "p", "port": 8080}],
+        },
+    )
+    assert routed(HERE["a"], piece(0, "a", "b"), six).why is RouteRule.WEIGHTED
+
+
+def test_policies_and_keys_come_first() -> None:
+    """Local stays on the node, keys decide alone, and a gate that is off means no hints."""
+    pieces = (piece(0, "a", "a", "b"),)
+    kept = routed(HERE["b"], *pieces, one=service(internalTrafficPolicy="Local"))
+    assert (kept.why, weights(kept)) == (RouteRule.LOCAL, {"10.0.0.2": 1})
+    keyed = service(metadata={"annotations": {"zonewise.io/topology-keys": "*"}})
+    route = routed(HERE["a"], *pieces, one=keyed)
+    assert (route.why, set(weights(route).values())) == (RouteRule.TOPOLOGY_KEY, {1})
+    zone = service(trafficPolicy="PreferZone")
+    off = routed(HERE["a"], *pieces, one=zone, TopologyAwareHints=False)
+    assert off.why is RouteRule.IGNORED

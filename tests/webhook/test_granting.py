@@ -1,0 +1,230 @@
+"""Grants under contention: two replicas over one server, each with a cache of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from tests.disruption.clusters import (
+    EXISTS,
+    NS,
+    deployment,
+    per_zone,
+    pod,
+    spread,
+    tdb,
+    zones,
+)
+from tests.embedded.virtual_cluster import EPOCH, VirtualCluster, virtual_cluster
+
+from zonewise.api import DisruptionLedger, Namespace, ObjectMeta, Pod, convert
+from zonewise.api.errors import Conflict, Status
+from zonewise.disruption import Budget, BudgetsCache, DisruptionVerdict, NamespaceBudgets
+from zonewise.disruption.definitions import definitions
+from zonewise.embedded.seed.seeder import Seeder
+from zonewise.runtime.webhook.admission import Allowed, Denied, decode
+from zonewise.webhook import Clamp, Granting
+from zonewise.webhook.gate import denied
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
+
+ALL = {"a": 10, "b": 10, "c": 10}
+
+
+def counted(**spec: Any) -> Budget:
+    """A budget that was counted."""
+    return tdb(domains=ALL, **per_zone(**spec))
+
+
+def replica(cluster: VirtualCluster, *budgets: Budget, pods: list[Pod] | None = None) -> Granting:
+    """Somebody who grants, with everything in its cache."""
+    budgets_cache = BudgetsCache()
+    budgets_cache.by_namespace[NS] = NamespaceBudgets(
+        zones("a", "b", "c"),
+        budgets=budgets,
+        pods=spread(**ALL) if pods is None else pods,
+        owners=deployment(30),
+    )
+    loop = asyncio.get_running_loop()
+    return Granting(cluster.client, budgets_cache, lambda: EPOCH + loop.time())
+
+
+@asynccontextmanager
+async def ground() -> AsyncIterator[VirtualCluster]:
+    """A server that knows ledgers."""
+    async with virtual_cluster({}) as cluster:
+        seeder = Seeder(cluster.client, cluster.server.registry)
+        await seeder.plant(definitions())
+        await cluster.client.create(Namespace(metadata=ObjectMeta(name=NS)))
+        while cluster.server.registry.of("zonewise.io/v1alpha1", "DisruptionLedger") is None:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+        yield cluster
+
+
+async def test_two_replicas_grant_exactly_what_is_allowed() -> None:
+    """Thirty questions at once to each of two replicas give three grants, and few writes."""
+    async with ground() as cluster:
+        one = replica(cluster, counted(maxUnavailable=1))
+        two = replica(cluster, counted(maxUnavailable=1))
+        asked = [who.ask(item, evicting=True) for item in spread(**ALL) for who in (one, two)]
+        verdicts = await asyncio.gather(*asked)
+        granted = Counter(
+            item.metadata.name
+            for item, pair in zip(
+                spread(**ALL), zip(verdicts[::2], verdicts[1::2], strict=True), strict=True
+            )
+            for verdict in pair
+            if verdict.allowed
+        )
+        assert len(granted) == 3
+        ledger = await cluster.client.get(DisruptionLedger, "zonewise", NS)
+        assert {grant.pod for grant in ledger.spec.grants} == set(granted)
+        assert one.writes + two.writes <= 3
+
+
+async def test_a_refusal_costs_no_request() -> None:
+    """Nothing is written for a pod that may not go, nor for a dry run."""
+    async with ground() as cluster:
+        who = replica(cluster, counted(maxUnavailable=0))
+        assert not (await who.ask(spread(a=1)[0], evicting=True)).allowed
+        dry = replica(cluster, counted(maxUnavailable=1))
+        assert (await dry.ask(spread(a=1)[0], evicting=True, dry_run=True)).allowed
+        assert who.writes == dry.writes == 0
+
+
+async def test_asking_again_is_the_same_grant() -> None:
+    """A second question about a pod is answered with the grant that is there."""
+    async with ground() as cluster:
+        who = replica(cluster, counted(maxUnavailable=1))
+        first, second = [await who.ask(spread(a=1)[0], evicting=True) for _ in range(2)]
+        assert (first.reason.code, second.reason.code) == ("Allowed", "Granted")
+        assert who.writes == 1
+
+
+async def test_a_ledger_that_cannot_be_written_grants_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever always loses the race is refused in the end."""
+    async with ground() as cluster:
+        who = replica(cluster, counted(maxUnavailable=1))
+
+        async def lost(*_: Any) -> None:
+            raise Conflict(Status(message="changed meanwhile", code=409))
+
+        monkeypatch.setattr(who, "_write", lost)
+        verdict = await who.ask(spread(a=1)[0], evicting=True)
+        assert not verdict.allowed
+        assert "could not be written" in verdict.reason.message
+
+
+async def test_a_budget_that_was_never_counted_grants_nothing() -> None:
+    """Until its baseline is written the answer is: not now."""
+    async with ground() as cluster:
+        who = replica(cluster, tdb(**per_zone(maxUnavailable=1)))
+        verdict = await who.ask(spread(a=1)[0], evicting=True)
+        assert "still being processed" in verdict.reason.message
+
+
+def judged(made: NamespaceBudgets, name: str) -> DisruptionVerdict:
+    """The verdict on a pod."""
+    item = made.named(name)
+    assert item is not None
+    return made.may_disrupt(item, EPOCH)
+
+
+async def test_a_refusal_names_every_blocker() -> None:
+    """The answer is 429 with a cause for each budget, and no time to come back after."""
+    budgets = [tdb("one", **per_zone(maxUnavailable=0)), tdb("two", maxUnavailable=0)]
+    made = NamespaceBudgets(
+        zones("a", "b", "c"), budgets=budgets, pods=spread(**ALL), owners=deployment(30)
+    )
+    answer = denied(judged(made, "a-0"))
+    assert isinstance(answer, Denied)
+    assert (answer.code, answer.status, answer.retry_after) == (429, "TooManyRequests", None)
+    assert [cause.reason for cause in answer.causes] == ["DisruptionBudget"] * 2
+
+
+def shrinking(had: int, wanted: int) -> Any:
+    """A Deployment's controller makes its ReplicaSet smaller."""
+    owner = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web", "controller": True}
+
+    def item(replicas: int) -> dict[str, Any]:
+        meta = {"name": "web-1", "namespace": NS, "uid": "uid-web-1", "ownerReferences": [owner]}
+        return {"metadata": meta, "spec": {"replicas": replicas}}
+
+    import msgspec
+
+    return decode(
+        msgspec.json.encode(
+            {
+                "apiVersion": "admission.k8s.io/v1",
+                "kind": "AdmissionReview",
+                "request": {
+                    "uid": "1",
+                    "namespace": NS,
+                    "operation": "UPDATE",
+                    "object": item(wanted),
+                    "oldObject": item(had),
+                },
+            }
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("marked", "unready", "size"), [(0, 0, 9), (2, 0, 8), (0, 1, 8), (9, 0, 8)]
+)
+async def test_the_clamp(marked: int, unready: int, size: int) -> None:
+    """A ReplicaSet becomes smaller only by marked pods that may go, and by unready ones."""
+    cost = {"controller.kubernetes.io/pod-deletion-cost": "-1000000"}
+    pods = []
+    for number in range(9):
+        item = pod(f"p{number}", "n-a", ready=number >= unready)
+        if number < marked:
+            meta = {"name": f"p{number}", "namespace": NS, "uid": f"uid-p{number}"}
+            item = convert(
+                Pod,
+                {
+                    "metadata": {
+                        **meta,
+                        "labels": {"app": "web"},
+                        "annotations": cost,
+                        "ownerReferences": [
+                            {
+                                "apiVersion": "apps/v1",
+                                "kind": "ReplicaSet",
+                                "name": "web-1",
+                                "uid": "uid-web-1",
+                                "controller": True,
+                            }
+                        ],
+                    },
+                    "spec": {"nodeName": "n-a"},
+                    "status": {
+                        "phase": "Running",
+                        "conditions": [{"type": "Ready", "status": "True"}],
+                    },
+                },
+            )
+        pods.append(item)
+    budgets_cache = BudgetsCache()
+    budget = tdb(domains={"a": 9}, **per_zone(term=(EXISTS,), maxUnavailable=1))
+    budgets_cache.by_namespace[NS] = NamespaceBudgets(
+        zones("a"), budgets=[budget], pods=pods, owners=deployment(9)
+    )
+    now = EPOCH
+    clamp = Clamp(budgets_cache, lambda: now)
+    if marked:
+        early = await clamp(shrinking(9, 4))
+        assert isinstance(early, Allowed)
+        assert early.patch[-1]["value"] == 9, "a fresh mark does not count"
+        now += 2
+    answer = await clamp(shrinking(9, 4))
+    assert isinstance(answer, Allowed)
+    patch = {one["path"].rpartition("/")[2]: one["value"] for one in answer.patch}
+    assert patch["replicas"] == size
+    assert patch["zonewise.io~1reduce-to".rpartition("/")[2]] == "4"

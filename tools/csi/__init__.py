@@ -1,0 +1,1 @@
+"""Development tools for the CSI driver: generated messages, csi-sanity, the protocol's module."""
