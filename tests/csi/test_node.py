@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 from tests.csi.scene import (
@@ -131,6 +135,54 @@ async def test_a_volume_in_use_is_not_deleted(caller: Caller) -> None:
         assert await refused(caller.delete(volume.volume_id)) is Code.FAILED_PRECONDITION
         await caller.unstage(volume.volume_id)
         await caller.delete(volume.volume_id)
+
+
+@contextmanager
+def copied_mounts() -> Iterator[subprocess.Popen[bytes]]:
+    """A process with a mount namespace of its own, as ``ip netns exec`` makes them."""
+    command = ["unshare", "--mount", "--propagation", "private", "sh", "-c", "echo; exec cat"]
+    with subprocess.Popen(command, stdin=PIPE, stdout=PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"\n", "everything is mounted there, too"
+        yield process
+
+
+async def test_a_volume_that_is_mounted_elsewhere_is_not_let_go(
+    caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ABORTED while another mount namespace has it; when that ends, it can be unstaged and goes."""
+    monkeypatch.setattr(loops, "_SECONDS", 0.0)
+    volume = await caller.create("v")
+    await used(caller, volume.volume_id)
+    with copied_mounts():
+        await caller.unpublish(volume.volume_id)
+        assert await refused(caller.unstage(volume.volume_id)) is Code.ABORTED
+        assert await refused(caller.delete(volume.volume_id)) is Code.FAILED_PRECONDITION
+        assert image(caller).exists()
+    monkeypatch.undo()
+    await caller.unstage(volume.volume_id)
+    await caller.delete(volume.volume_id)
+
+
+async def test_who_copies_all_mounts_for_a_moment_is_waited_for(
+    caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unstaging ends when the other namespace does, and the volume can be deleted at once."""
+    volume = await caller.create("v")
+    await used(caller, volume.volume_id)
+    with copied_mounts() as process:
+        pauses: list[float] = []
+
+        def pause(seconds: float) -> None:
+            pauses.append(seconds)
+            if process.poll() is None:
+                process.communicate()
+
+        monkeypatch.setattr(time, "sleep", pause)
+        await released(caller, volume.volume_id)
+        monkeypatch.undo()
+    assert pauses
+    await caller.delete(volume.volume_id)
 
 
 async def test_a_read_only_publish_cannot_be_written(caller: Caller) -> None:

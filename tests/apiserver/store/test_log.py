@@ -21,6 +21,7 @@ from zonewise.apiserver.store.folder import FolderDamaged, FolderInUse
 from zonewise.apiserver.store.layout import MIGRATIONS, LayoutTooNew
 from zonewise.apiserver.store.log import CHECKPOINT_BYTES, Log
 from zonewise.apiserver.store.state import State
+from zonewise.csi.backends.embedded import mounts
 
 
 def record(rv: int, key: str = "default/a", type: int = 0, raw: bytes = b"{}") -> Record:
@@ -209,7 +210,7 @@ def test_compaction_removes_only_what_was_forgotten(tmp_path: Path) -> None:
 
 
 FULL_DISK = """
-import asyncio, subprocess, sys, time
+import asyncio, sys, time
 from pathlib import Path
 from tests.apiserver.objects import contents, put
 from zonewise.api.errors import ConfigError
@@ -217,7 +218,6 @@ from zonewise.apiserver.store.log import WriteFailed
 from zonewise.apiserver.store.state import State
 
 folder = Path(sys.argv[1])
-subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "none", folder], check=True)
 stone = folder / "stone"
 now = 0.0
 
@@ -284,12 +284,16 @@ asyncio.run(main())
 
 def test_a_full_disk_fails_writes_and_loses_nothing(tmp_path: Path) -> None:
     """On a really full disk writes fail in a sentence; what was acknowledged stays; space heals."""
-    done = subprocess.run(
-        ["unshare", "--mount", "--map-root-user", sys.executable, "-c", FULL_DISK, str(tmp_path)],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-    )
+    mounts.mount(Path("none"), tmp_path, "tmpfs", ["size=3m"])
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", FULL_DISK, str(tmp_path)],
+            capture_output=True,
+            text=True,
+            check=False,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        )
+    finally:
+        mounts.unmount(tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith("kept\n")

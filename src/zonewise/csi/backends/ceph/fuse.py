@@ -190,9 +190,7 @@ class RbdFuse:
 
     def let_go(self, uuid: str) -> None:
         """Detach the devices that nobody uses, and then the same; the image is closed then."""
-        for device in self.devices(uuid):
-            if not mounts.of_device(device):
-                loops.detach(device)
+        loops.release(lambda: self.devices(uuid))
         self.hide(uuid)
 
     def cut_off(self, uuid: str) -> None:

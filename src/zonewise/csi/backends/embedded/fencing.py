@@ -18,7 +18,6 @@ import errno
 import fcntl
 import os
 import struct
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -67,10 +66,7 @@ def shut_out(image: Path, find: Find) -> None:
         for one in reversed(there):
             mounts.detach(one.target)
         loops.detach(device)
-    end = time.monotonic() + SECONDS
-    while find(image) and time.monotonic() < end:
-        time.sleep(0.01)
-    if held := find(image):
+    if held := loops.held_after_a_while(lambda: find(image), SECONDS):
         _log.warning(
             "a fenced image is still held, so it is replaced by a copy",
             image=image.name,

@@ -14,6 +14,9 @@ from pathlib import Path
 from zonewise.csi.backends.embedded import filesystems, loops, mounts
 from zonewise.csi.status import precondition
 
+SECONDS = 2.0
+"""Some copy all mounts for a moment; who uses the file system has it for longer."""
+
 _IN_USE = (
     "this kernel does not grow ext4 while it is in use; it grows when the volume is staged next"
 )
@@ -35,7 +38,7 @@ def grow(file_system: str, device: Path) -> None:
             for one in reversed(there):
                 _unmount(one)
                 removed.append(one)
-            if not loops.exclusive(device):
+            if loops.held_after_a_while(lambda: _mounted_elsewhere(device), SECONDS):
                 raise precondition(_IN_USE)
             filesystems.grow_unmounted(file_system, device)
         finally:
@@ -47,6 +50,10 @@ def _unmount(one: mounts.Mounted) -> None:
         mounts.unmount(one.target)
     except OSError:
         raise precondition(_IN_USE) from None
+
+
+def _mounted_elsewhere(device: Path) -> list[Path]:
+    return [] if loops.exclusive(device) else [device]
 
 
 def _mount_again(device: Path, there: list[mounts.Mounted], removed: list[mounts.Mounted]) -> None:

@@ -15,11 +15,13 @@ import fcntl
 import os
 import stat
 import struct
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from zonewise.csi.status import Code, CsiError
+from zonewise.csi.backends.embedded import mounts
+from zonewise.csi.status import Code, CsiError, aborted
 
 _CLEAR = 0x4C01
 _SET_CAPACITY = 0x4C07
@@ -31,6 +33,7 @@ _AUTOCLEAR = 4
 _CONTROL = "/dev/loop-control"
 _SYSTEM = Path("/sys/block")
 _TRIES = 50
+_SECONDS = 10.0
 _MAJOR = 7
 _HERE = -100
 _FORCE_SYNC = 0x2000
@@ -143,6 +146,38 @@ def detach(device: Path) -> None:
                 raise
         finally:
             os.close(descriptor)
+
+
+def release(find: Callable[[], list[Path]]) -> None:
+    """Detach the devices of an image that are mounted nowhere here; ABORTED if somebody holds one.
+
+    An image that is still held must not be attached or removed: who holds it may yet write to it.
+    """
+    for device in _not_mounted(find()):
+        detach(device)
+    if held := held_after_a_while(lambda: _not_mounted(find()), _SECONDS):
+        devices = ", ".join(map(str, held))
+        raise aborted(
+            f"{devices} is still held by a process or mounted in another mount namespace; ask again"
+        )
+
+
+def _not_mounted(devices: list[Path]) -> list[Path]:
+    return [device for device in devices if not mounts.of_device(device)]
+
+
+def held_after_a_while(find: Callable[[], list[Path]], seconds: float) -> list[Path]:
+    """Wait for devices that were detached; those that somebody still holds after that time.
+
+    Many hold one for a moment: a program that looks at every disk, or a process with a mount
+    namespace of its own (``ip netns exec``), in which everything is mounted once more.
+    """
+    end = time.monotonic() + seconds
+    while held := find():
+        if time.monotonic() > end:
+            break
+        time.sleep(0.01)
+    return held
 
 
 def follow(device: Path) -> None:

@@ -242,10 +242,15 @@ class FolderNode:
         loops.follow(device)
 
     def _let_go(self, uuid: str) -> None:
-        """Detach a volume's devices, as far as nobody uses them."""
-        for device in loops.find(self._pools.file(uuid), deleted=True):
+        """Detach a volume's devices, as far as nobody uses them.
+
+        Those of a file that was replaced are of no use to anybody, so nobody waits for them.
+        """
+        file = self._pools.file(uuid)
+        for device in loops.find(file, deleted=True):
             if not mounts.of_device(device):
                 loops.detach(device)
+        loops.release(lambda: loops.find(file))
 
     def _ours(self, path: Path) -> bool:
         """Whether what is mounted at a path can be a volume of ours."""
