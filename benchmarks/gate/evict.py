@@ -1,7 +1,8 @@
 """Evictions by sixteen clients under one budget: ours, the real server's own, and our gate there.
 
 All get the same pods: Ready, on nodes in three zones, without anybody to run or replace them, so
-that evictions are measured and nothing else. The budget allows all of them. On the real server it
+that evictions are measured and nothing else. On the real server they are a ReplicaSet's, whose
+controller does not run. The budget allows all of them. On the real server it
 is a plain PodDisruptionBudget, counted by its own controller; ours are counted per zone. A client
 that is told to come later asks again at once, as often as it takes. Everything is kept on disk.
 """
@@ -25,7 +26,7 @@ from tests.kubernetes.installed import Installed
 from benchmarks.embedded.servers import ours
 from benchmarks.sheet import Line, Sheet
 from tools import realkube
-from zonewise.api import Namespace, Node, ObjectMeta, Pod, convert
+from zonewise.api import Namespace, Node, ObjectMeta, Pod, ReplicaSet, convert
 from zonewise.api.errors import Conflict, TooManyRequests
 from zonewise.api.objects.budgets import TopologyDisruptionBudget
 from zonewise.api.objects.policy import PodDisruptionBudget
@@ -54,7 +55,7 @@ def evictions() -> Iterator[Sheet]:
     with tempfile.TemporaryDirectory(prefix="zonewise-bench-") as name:
         with ours(Path(name) / "ours", "--empty") as (_, kubeconfig):
             embedded = asyncio.run(_embedded(kubeconfig))
-        settings = realkube.Settings(scheduler=False)
+        settings = realkube.Settings(scheduler=False, controllers=("*", "-replicaset-controller"))
         with realkube.start(settings) as plane:
             own = asyncio.run(_own(plane.kubeconfig, PodDisruptionBudget))
         with realkube.start(settings) as plane:
@@ -88,7 +89,7 @@ def evictions() -> Iterator[Sheet]:
 
 async def _embedded(kubeconfig: Path) -> Rate:
     async with _connected(kubeconfig) as client:
-        return await _measured(client, TopologyDisruptionBudget)
+        return await _measured(client, TopologyDisruptionBudget, owned=False)
 
 
 async def _own(kubeconfig: Path, kind: BudgetKind | None) -> Rate:
@@ -112,15 +113,16 @@ async def _connected(kubeconfig: Path) -> AsyncIterator[Client]:
         yield client
 
 
-async def _measured(client: Client, kind: BudgetKind | None) -> Rate:
+async def _measured(client: Client, kind: BudgetKind | None, *, owned: bool = True) -> Rate:
     labels = {"zonewise.io/budgets": "enforce"}
     await client.create(Namespace(metadata=ObjectMeta(name=NAMESPACE, labels=labels)))
     await _account(client)
     names = [f"web-{number}" for number in range(EVICTED)]
     for number in range(6):
         await client.create(convert(Node, _node(number)))
+    owner = await client.create(convert(ReplicaSet, _replica_set())) if owned else None
     for name in names:
-        await _pod(client, name, int(name[4:]) % 6)
+        await _pod(client, name, int(name[4:]) % 6, owner)
     if kind is not None:
         await _budget(client, kind)
     taken: list[float] = []
@@ -181,9 +183,27 @@ def _node(number: int) -> dict[str, Any]:
     }
 
 
-async def _pod(client: Client, name: str, node: int) -> None:
+def _replica_set() -> dict[str, Any]:
+    containers = [{"name": "c", "image": "c"}]
+    return {
+        "metadata": {"name": "web", "namespace": NAMESPACE},
+        "spec": {
+            "replicas": EVICTED,
+            "selector": {"matchLabels": LABELS},
+            "template": {"metadata": {"labels": LABELS}, "spec": {"containers": containers}},
+        },
+    }
+
+
+async def _pod(client: Client, name: str, node: int, owner: ReplicaSet | None) -> None:
+    meta: dict[str, Any] = {"name": name, "namespace": NAMESPACE, "labels": LABELS}
+    if owner is not None:
+        reference = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web"}
+        uid = owner.metadata.uid
+        meta["generateName"] = "web-"
+        meta["ownerReferences"] = [{**reference, "uid": uid, "controller": True}]
     pod = {
-        "metadata": {"name": name, "namespace": NAMESPACE, "labels": LABELS},
+        "metadata": meta,
         "spec": {
             "nodeName": f"n{node}",
             "containers": [{"name": "c", "image": "c"}],

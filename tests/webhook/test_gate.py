@@ -8,15 +8,21 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.controllers.budgets.budgeted import NS, Field, field
+from tests.controllers.budgets.budgeted import LABELS, NS, Field, field
 from tests.embedded.virtual_cluster import EPOCH
 
-from zonewise.api import DisruptionLedger, Pod, ReplicaSet
+from zonewise.api import DisruptionLedger, Pod, ReplicaSet, StatefulSet, convert
 from zonewise.runtime.cache.cache import Cache
 from zonewise.runtime.webhook.admission import AdmissionRequest, Allowed, Answer, Denied, decode
 from zonewise.webhook.gate import ALL_IN_ONE, AUDIT, BUSY, DisruptionGate, Mode
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
+
+
+TEMPLATE = {
+    "metadata": {"labels": LABELS},
+    "spec": {"containers": [{"name": "c", "image": "c"}]},
+}
 
 
 class Asked:
@@ -123,6 +129,28 @@ async def test_a_refusal_reads_nothing() -> None:
         assert (BUSY.code, BUSY.retry_after) == (429, None)
 
 
+@pytest.mark.parametrize(
+    ("stateful", "generate_name", "reads"), [(False, "web-", 0), (False, "", 1), (True, "web-", 1)]
+)
+async def test_a_pod_is_read_if_its_name_may_be_anothers(
+    stateful: bool, generate_name: str, reads: int
+) -> None:
+    """What is charged to a pod with a drawn name needs no look; StatefulSets' names come back."""
+    async with field(0) as town:
+        assert town.owner is not None
+        spec = {"replicas": 1, "selector": town.owner.spec.selector, "template": TEMPLATE}
+        body = {"metadata": {"name": "web", "namespace": NS}, "spec": spec}
+        owner = await town.client.create(convert(StatefulSet, body)) if stateful else town.owner
+        name = await town.pod("a", owner=owner, generate_name=generate_name)
+        await town.budget(minAvailable=0)
+        asked = Asked(town, "enforce")
+        await asyncio.sleep(5)
+        before = await gets(town)
+        assert isinstance(await asked.evict(name), Allowed)
+        assert await gets(town) == before + reads
+        assert await asked.ledger() == [name]
+
+
 @pytest.mark.parametrize("mode", ["enforce", "observe"])
 async def test_who_does_not_know_the_cluster_yet(mode: Mode) -> None:
     """Before its stores are complete a gate refuses whatever it is asked, with 429; one that only
@@ -157,6 +185,12 @@ async def test_a_controller_manager_without_accounts() -> None:
         await town.client.delete(ReplicaSet, "web", NS, propagation="Orphan")
         await asyncio.sleep(2)
         assert isinstance(await asked.delete("web-1", ALL_IN_ONE), Allowed)
+
+
+async def gets(town: Field) -> int:
+    """How often a pod was read."""
+    told = [one for one in await metrics(town) if 'resource="pods"' in one and 'verb="GET"' in one]
+    return sum(int(float(one.split()[-1])) for one in told if "request_total" in one)
 
 
 async def metrics(town: Field) -> list[str]:

@@ -7,8 +7,10 @@ without ``retryAfter``: clients of evictions have pauses of their own, and clien
 kube-controller-manager would sleep on it with a worker in hand.
 
 A deletion carries the pod as the server has it. An eviction names one, and a name may be another
-pod's by now; so before an eviction is allowed the pod is read, and it is judged as it is then. A
-refusal costs no request at all. Asking twice about one pod is the same grant.
+pod's by now; so before an eviction is allowed the pod is read, and it is judged as it is then. Not
+so if its name was drawn (ReplicaSets, DaemonSets) and a grant is charged: that name is nobody
+else's, and if the pod is gone already the grant counts for nothing. A refusal costs no request at
+all. Asking twice about one pod is the same grant.
 
 A ReplicaSet whose pods were marked (``steering``) may not have seen the marks yet when it takes its
 pick. So while a marked pod of it is there, an unmarked one that is Ready is refused: the ReplicaSet
@@ -46,6 +48,12 @@ Observe = Callable[[str, bool], None]
 AUDIT = "budgets.zonewise.io/verdict"
 ALL_IN_ONE = "system:kube-controller-manager"
 """The user of a controller manager that gives its controllers no users of their own."""
+
+_DRAWS_NAMES = {
+    ("apps/v1", "ReplicaSet"),
+    ("apps/v1", "DaemonSet"),
+    ("v1", "ReplicationController"),
+}
 
 REFUSAL = "Cannot disrupt pod as it would violate its disruption budgets."
 BUSY = Denied(
@@ -109,13 +117,15 @@ class DisruptionGate:
         dry_run = bool(request.dry_run) or "All" in options.dry_run
         name = request.name or asked.metadata.name
         namespace_budgets = self.budgets_cache.of(request.namespace)
-        known = namespace_budgets.named(name)
-        if known is not None:
-            first = await self._judge(namespace_budgets, known, evicting=True, dry_run=True)
+        pod = namespace_budgets.named(name)
+        if pod is not None:
+            first = await self._judge(namespace_budgets, pod, evicting=True, dry_run=True)
             if not first.allowed and self.mode == "enforce":
                 return self._answer(first)
+            if not (first.charged and _name_drawn(pod)):
+                pod = None
         try:
-            pod = await self._client.get(Pod, name, request.namespace)
+            pod = pod or await self._client.get(Pod, name, request.namespace)
         except NotFound:
             return Allowed()
         wanted = options.preconditions and options.preconditions.uid
@@ -190,6 +200,14 @@ def denied(verdict: DisruptionVerdict) -> Denied:
         causes=causes,
         audit={AUDIT: verdict.reason.code},
     )
+
+
+def _name_drawn(pod: Pod) -> bool:
+    """Whether no other pod ever has the same name: StatefulSets give theirs again and again."""
+    owner, drawn = pod.metadata.controller, pod.metadata.generate_name
+    if owner is None or not drawn:
+        return False
+    return (owner.api_version, owner.kind) in _DRAWS_NAMES and pod.metadata.name.startswith(drawn)
 
 
 def _kept(namespace_budgets: NamespaceBudgets, pod: Pod) -> bool:

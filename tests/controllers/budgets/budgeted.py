@@ -63,7 +63,12 @@ class Field:
         await until(lambda: state.latest(accounts, NS, "default") is not None)
 
     async def pod(
-        self, zone: str, *, ready: bool = True, owner: Object | Unstructured | None = None
+        self,
+        zone: str,
+        *,
+        ready: bool = True,
+        owner: Object | Unstructured | None = None,
+        generate_name: str = "",
     ) -> str:
         """A pod of it, or of another owner, that runs there."""
         mine = owner or self.owner
@@ -80,6 +85,7 @@ class Field:
         body = {
             "metadata": {
                 "name": name,
+                "generateName": generate_name,
                 "namespace": NS,
                 "labels": LABELS,
                 "ownerReferences": [reference],
