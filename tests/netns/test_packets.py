@@ -7,6 +7,7 @@ import re
 import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -301,13 +302,21 @@ async def test_connections_outlive_their_endpoints_place_in_the_service(lab: Lab
         assert (await converse(link, (address, 80), connect=False)).pod == "pod-4x"
 
 
-async def test_stale_udp_flows_move_on(lab: Lab) -> None:
+@pytest.mark.parametrize("family", ["IPv4", "IPv6"])
+async def test_stale_udp_flows_move_on(lab: Lab, family: str) -> None:
     """A UDP client that never stops sending is served by who serves now, from one and from none."""
-    address = await lab.cluster_ip("datagrams", protocol="UDP")
-    await lab.endpoints("datagrams", "pod-3x", protocol="UDP")
+    name = f"datagrams-{family.lower()}"
+    address = await lab.cluster_ip(
+        name, protocol="UDP", ipFamilyPolicy="SingleStack", ipFamilies=[family]
+    )
+
+    async def serve(*endpoints: dict[str, Any] | str) -> None:
+        await lab.endpoints(name, *endpoints, protocol="UDP", family=family)
+
+    await serve("pod-3x")
     await lab.reaches("pod-1x", address, "pod-3x", udp=True)
     with lab.socket("pod-1x", socket.SOCK_DGRAM, address) as link:
-        link.bind(("0.0.0.0", 5353))
+        link.bind(("0.0.0.0" if family == "IPv4" else "::", 5353))
 
         async def ask() -> str:
             answer = await converse(link, (address, 80))
@@ -315,19 +324,19 @@ async def test_stale_udp_flows_move_on(lab: Lab) -> None:
 
         assert await ask() == "pod-3x"
         # Another choice among those who serve leaves the flow where it is.
-        hinted = [endpoint("pod-3x", zones=["b"]), endpoint("pod-1y", zones=["a"])]
-        await lab.endpoints("datagrams", *hinted, protocol="UDP")
+        hinted = (("pod-3x", "b"), ("pod-1y", "a"))
+        await serve(*(endpoint(pod, family, zones=[zone]) for pod, zone in hinted))
         await lab.reaches("pod-1x", address, "pod-1y", udp=True)
         assert await ask() == "pod-3x"
-        await lab.endpoints("datagrams", "pod-1y", protocol="UDP")
+        await serve("pod-1y")
 
         async def is_at(pod: str) -> bool:
             return await ask() == pod
 
         await lab.until(lambda: is_at("pod-1y"), lambda: "the flow moves to the new endpoint")
-        await lab.endpoints("datagrams", protocol="UDP")
+        await serve()
         await lab.until(lambda: is_at("refused"), lambda: "nobody serves, and the flow ends")
-        await lab.endpoints("datagrams", "pod-5y", protocol="UDP")
+        await serve("pod-5y")
         await lab.until(lambda: is_at("pod-5y"), lambda: "the flow begins again")
 
 

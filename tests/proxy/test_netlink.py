@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Iterator
 
 import pytest
-from tests.netns.spaces import nft
+from tests.netns.spaces import ip, nft
 
 from zonewise.proxy.netlink import (
     NetlinkError,
@@ -202,21 +202,34 @@ def test_notices_of_our_own_helpers_are_left_out(link: NetlinkSocket) -> None:
     notices.close()
 
 
-def test_udp_flows_are_found_by_where_they_go_and_removed_once(netns: str) -> None:
+@pytest.mark.parametrize(
+    ("family", "rewritten", "plain"),
+    [(IPV4, "127.0.0.9", "127.0.0.1"), (IPV6, "fd96::9", "::1")],
+    ids=["IPv4", "IPv6"],
+)
+def test_udp_flows_are_found_by_where_they_go_and_removed_once(
+    netns: str, family: nftables.Family, rewritten: str, plain: str
+) -> None:
     """A rewritten flow is found by address and port, told from others, and gone after removal."""
-    rules = "table ip t {\n chain c {\n type nat hook output priority -100\n"
-    nft_here("-f", "-", script=rules + " ip daddr 127.0.0.9 dnat to 127.0.0.1\n }\n}\n")
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
-        for where in (("127.0.0.9", 999), ("127.0.0.9", 1000), ("127.0.0.1", 999)):
+    four = family == IPV4
+    ip([f"addr add {rewritten}/{32 if four else 128} dev lo"], name=netns)
+    word = "ip" if four else "ip6"
+    rules = f"table {word} t {{\n chain c {{\n type nat hook output priority -100\n"
+    rule = f" {word} daddr {rewritten} dnat to {plain}\n }}\n}}\n"
+    nft_here("-f", "-", script=rules + rule)
+    kind = socket.AF_INET if four else socket.AF_INET6
+    with socket.socket(kind, socket.SOCK_DGRAM) as sender:
+        for where in ((rewritten, 999), (rewritten, 1000), (plain, 999)):
             sender.sendto(b"?", where)
     with NetlinkSocket() as link:
-        found = list(conntrack.flows(link, IPV4, target="127.0.0.9", port=999))
+        found = list(conntrack.flows(link, family, target=rewritten, port=999))
         assert [(f.target, f.target_port, f.answered_by, f.rewritten) for f in found] == [
-            ("127.0.0.9", 999, "127.0.0.1", True)
+            (rewritten, 999, plain, True)
         ]
-        to_port = {flow.target for flow in conntrack.flows(link, IPV4, port=999)}
-        assert to_port == {"127.0.0.9", "127.0.0.1"}
-        assert len(list(conntrack.flows(link, IPV4))) == 3
-        assert conntrack.remove(link, IPV4, found[0])
-        assert not conntrack.remove(link, IPV4, found[0])
-        assert len(list(conntrack.flows(link, IPV4))) == 2
+        assert len(list(conntrack.flows(link, family, target=rewritten))) == 2
+        to_port = {flow.target for flow in conntrack.flows(link, family, port=999)}
+        assert to_port == {rewritten, plain}
+        assert len(list(conntrack.flows(link, family))) == 3
+        assert conntrack.remove(link, family, found[0])
+        assert not conntrack.remove(link, family, found[0])
+        assert len(list(conntrack.flows(link, family))) == 2

@@ -1,7 +1,10 @@
 """The kernel's table of connections over netlink: UDP flows, found and removed.
 
-A flow is asked for by where it was sent to, and the kernel does the searching (Linux 5.8); an older
-one ignores that and sends every flow, so what comes is looked at again here.
+A flow is asked for by where it was sent to, and the kernel does the searching (Linux 5.8): by
+protocol, by port and, for IPv4, by address. Not by IPv6 addresses: the kernel compares those the
+wrong way round (``ctnetlink_filter_match_tuple``, up to 6.18 at least) and leaves out just the
+flows that were asked for. Such a question gets the flows to a port at any address; an older
+kernel ignores the question and sends every flow. What comes is looked at again here.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ _DELETE = 1 << 8 | 2
 
 _ORIGINAL, _REPLY, _STATUS, _ID, _FILTER = 1, 2, 3, 12, 25
 _IP, _PROTOCOL = 1, 2
+_IPV4_SOURCE, _IPV4_TARGET, _IPV6_SOURCE, _IPV6_TARGET = 1, 2, 3, 4
 _NUMBER, _SOURCE_PORT, _TARGET_PORT = 1, 2, 3
 _FILTER_ORIGINAL = 1
 _BY_TARGET, _BY_NUMBER, _BY_TARGET_PORT = 1 << 1, 1 << 3, 1 << 5
@@ -53,9 +57,10 @@ def flows(
     protocol = [wire.attribute(_NUMBER, bytes((UDP,)))]
     flags = _BY_NUMBER
     parts = []
-    if target is not None:
-        packed = socket.inet_pton(_address_family(family), target)
-        parts.append(wire.nested(_IP, wire.attribute(_target_attribute(family), packed)))
+    if target is not None and family == IPV4:
+        parts.append(
+            wire.nested(_IP, wire.attribute(_IPV4_TARGET, socket.inet_pton(socket.AF_INET, target)))
+        )
         flags |= _BY_TARGET
     if port is not None:
         protocol.append(wire.attribute(_TARGET_PORT, port.to_bytes(2, "big")))
@@ -88,8 +93,9 @@ def _read(family: Family, body: memoryview) -> UdpFlow | None:
     protocol = wire.attributes(original[_PROTOCOL])
     if protocol[_NUMBER][0] != UDP:
         return None
-    source, target = (1, 2) if family == IPV4 else (3, 4)
-    kind = _address_family(family)
+    four = family == IPV4
+    source, target = (_IPV4_SOURCE, _IPV4_TARGET) if four else (_IPV6_SOURCE, _IPV6_TARGET)
+    kind = socket.AF_INET if four else socket.AF_INET6
     answering = wire.attributes(reply[_PROTOCOL])
     status = wire.read_number(fields[_STATUS]) if _STATUS in fields else 0
     return UdpFlow(
@@ -106,11 +112,3 @@ def _handle(fields: wire.Attributes) -> bytes:
     """The flow by its packets and its number: one that took its place meanwhile is another."""
     packets = wire.attribute(_ORIGINAL | 0x8000, bytes(fields[_ORIGINAL]))
     return packets + wire.attribute(_ID, bytes(fields[_ID]))
-
-
-def _address_family(family: Family) -> socket.AddressFamily:
-    return socket.AF_INET if family == IPV4 else socket.AF_INET6
-
-
-def _target_attribute(family: Family) -> int:
-    return 2 if family == IPV4 else 4
