@@ -218,6 +218,32 @@ def test_keys_and_notes(tmp_path: Path, capsys: Capture) -> None:
     assert "'*' must be the last key" in note["message"]
 
 
+def test_what_is_shown_is_what_is_written(tmp_path: Path, capsys: Capture) -> None:
+    """Of two Services with one address the first has the route, as in the rules; a note says so."""
+    other = service(clusterIP="10.96.0.11", clusterIPs=["10.96.0.11"], ports=[{"port": 80}])
+    other["metadata"]["name"] = "t"
+    path = tmp_path / "dump.json"
+    path.write_text(json.dumps(listed([*small(externalIPs=["10.96.0.11"]), other])))
+    words = ("proxy", "--dry-run", "-f", path, "--node-name", "n1", "-o")
+    made = json.loads(here(capsys, *words, "json").out)
+    assert [(one["service"], one["path"], one["address"]) for one in made["routes"]] == [
+        ("s", "ClusterIP", "10.96.0.10"),
+        ("s", "LoadBalancer", "198.51.100.1"),
+        ("s", "NodePort", None),
+        ("t", "ClusterIP", "10.96.0.11"),
+    ]
+    assert [(note["code"], note["object"]) for note in made["notes"]] == [
+        ("AddressInUse", "Service/default/s"),
+        ("AddressInUse", "Service/default/t"),
+    ]
+    rules = here(capsys, *words, "nft").out
+    assert "198.51.100.1 . tcp . 80 : goto slots-1" in rules
+    assert "10.96.0.11 . tcp . 80 :" not in rules
+    table = here(capsys, *words, "table").out
+    said = "LoadBalancer 198.51.100.1:80/TCP is not routed: Service default/s has it"
+    assert f"Service/default/t: {said} (AddressInUse)" in table
+
+
 @pytest.mark.parametrize(
     ("words", "said", "code"),
     [

@@ -2,81 +2,149 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
+
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.proxy.services import HERE, backend, route, service
 
+from zonewise.api import LeanEndpointSlice, Service, convert
 from zonewise.api.meta import Key
-from zonewise.proxy.tables.desired import Changes, Desired
-from zonewise.proxy.tables.layout import NOTHING, Layout, lay_out
-from zonewise.traffic.routes import ServiceRoutes
+from zonewise.proxy.tables.desired import Changes, Desired, desire
+from zonewise.proxy.tables.layout import NOTHING, Layout, decode, lay_out
+from zonewise.traffic.routes import (
+    ProxyLocation,
+    WayClaims,
+    node_routes,
+    service_routes,
+    ways_wanted,
+)
 
 EXTERNAL = ("203.0.113.1", "203.0.113.2", "10.96.0.3")
 """The last is a ClusterIP of somebody."""
 
-
-def take(desired: Desired, services: dict[Key, ServiceRoutes | None]) -> dict[Key, Layout]:
-    """Layouts as the proxier makes them; ``services`` is every Service that is known."""
-    layouts: dict[Key, Layout] = {}
-    woken: set[Key] = set()
-    for key, routes in services.items():
-        layouts[key] = NOTHING if routes is None else lay_out(routes, HERE)
-        woken |= desired.claim(key, layouts[key].ways)
-    everything = {**KNOWN, **services}
-    for key in woken | layouts.keys():
-        found = everything.get(key)
-        layouts[key] = NOTHING if found is None else lay_out(found, HERE, desired.lost(key))
-    return layouts
+PLACE = ProxyLocation("a", HERE)
 
 
-KNOWN: dict[Key, ServiceRoutes | None] = {}
+@dataclass(frozen=True)
+class Offer:
+    """A Service with its slice."""
 
-services_drawn = st.builds(
-    lambda number, ends, externals, affinity, heavy: service(
-        f"s{number}",
-        route(
-            "ClusterIP",
-            f"10.96.0.{number + 1}",
-            *(backend(e, node=HERE, weight=heavy if e % 2 else 1) for e in sorted(ends)),
+    service: Service
+    piece: LeanEndpointSlice
+
+    @property
+    def key(self) -> Key:
+        return self.service.key
+
+
+def offer(
+    number: int,
+    ends: Iterable[int] = (),
+    externals: Iterable[str] = (),
+    affinity: int | None = None,
+    heavy: int = 1,
+) -> Offer:
+    """Service s0, s1…, whose endpoints with odd numbers are here and weigh more than others."""
+    port = {"name": "p", "port": 80, "protocol": "TCP"}
+    config = {"clientIP": {"timeoutSeconds": affinity}}
+    sticky = {"sessionAffinity": "ClientIP", "sessionAffinityConfig": config} if affinity else {}
+    weights = {"zonewise.io/zone-weights": f'{{"a":{{"a":{heavy},"b":1}}}}'}
+    labels = {"kubernetes.io/service-name": f"s{number}"}
+    body = {
+        "metadata": {"name": f"s{number}", "namespace": "default"},
+        "spec": {
+            "clusterIP": f"10.96.0.{number + 1}",
+            "externalIPs": sorted(externals),
+            "ports": [port],
+            **sticky,
+        },
+    }
+    piece = {
+        "metadata": {
+            "name": f"s{number}-1",
+            "namespace": "default",
+            "labels": labels,
+            "annotations": weights,
+        },
+        "addressType": "IPv4",
+        "endpoints": [
+            {
+                "addresses": [f"10.244.0.{one}"],
+                "zone": "a" if one % 2 else "b",
+                "nodeName": HERE if one % 2 else "n2",
+            }
+            for one in sorted(ends)
+        ],
+        "ports": [{"name": "p", "port": 8080, "protocol": "TCP"}],
+    }
+    return Offer(convert(Service, body), convert(LeanEndpointSlice, piece))
+
+
+class Node:
+    """What is desired on a node, with claims and layouts as the proxier makes them."""
+
+    def __init__(self) -> None:
+        self.known: dict[Key, Offer] = {}
+        self.claims = WayClaims()
+        self.desired = Desired()
+
+    def take(self, *offers: Offer, gone: Iterable[Key] = ()) -> Changes:
+        woken = {one.key for one in offers}.union(gone)
+        for key in gone:
+            self.known.pop(key, None)
+            woken |= self.claims.claim(key, {})
+        for one in offers:
+            self.known[one.key] = one
+            woken |= self.claims.claim(one.key, ways_wanted(one.service))
+        return self.desired.change({key: self.layout(key) for key in woken})
+
+    def layout(self, key: Key) -> Layout:
+        one = self.known.get(key)
+        if one is None:
+            return NOTHING
+        routes = service_routes(one.service, [one.piece], PLACE, {}, claims=self.claims)
+        return lay_out(routes, HERE)
+
+
+steps = st.lists(
+    st.tuples(
+        st.builds(
+            offer,
+            st.integers(0, 4),
+            st.sets(st.integers(1, 6), max_size=4),
+            st.sets(st.sampled_from(EXTERNAL)),
+            st.sampled_from([None, None, 60]),
+            st.sampled_from([1, 5, 9]),
         ),
-        *(
-            route("ExternalIP", one, *(backend(e) for e in sorted(ends)))
-            for one in sorted(externals)
-        ),
-        affinity=affinity,
+        st.booleans(),
     ),
-    st.integers(0, 4),
-    st.sets(st.integers(1, 6), max_size=4),
-    st.sets(st.sampled_from(EXTERNAL)),
-    st.sampled_from([None, None, 60]),
-    st.sampled_from([1, 5, 9]),
+    max_size=25,
 )
-steps = st.lists(st.tuples(services_drawn, st.booleans()), max_size=25)
 
 
 @given(steps)
-def test_change_by_change_is_the_same_as_all_at_once(
-    drawn: list[tuple[ServiceRoutes, bool]],
-) -> None:
+def test_change_by_change_is_the_same_as_all_at_once(drawn: list[tuple[Offer, bool]]) -> None:
     """After any changes the kernel holds what a new start would write, whoever claims what."""
-    KNOWN.clear()
-    desired = Desired()
+    node = Node()
     kernel: dict[bytes, bytes] = {}
-    for routes, there in drawn:
-        key = routes.key
-        KNOWN[key] = routes if there else None
-        changes = desired.change(take(desired, {key: KNOWN[key]}))
-        for one in changes.remove:
-            del kernel[one]
-        for one, data in changes.put:
-            assert one not in kernel
-            kernel[one] = data
-        assert kernel == desired.elements
-    fresh = Desired()
-    fresh.change(take(fresh, dict(sorted(KNOWN.items()))))
-    assert fresh.elements == kernel
-    assert sorted(fresh.choice_names()) == sorted(desired.choice_names())
-    assert desired.replan(kernel) == Changes()
+    for one, there in drawn:
+        changes = node.take(one) if there else node.take(gone=[one.key])
+        for key in changes.remove:
+            del kernel[key]
+        for key, data in changes.put:
+            assert key not in kernel
+            kernel[key] = data
+        assert kernel == node.desired.elements
+    fresh = Node()
+    fresh.take(*(one for _, one in sorted(node.known.items())))
+    assert fresh.desired.elements == kernel
+    assert sorted(fresh.desired.choice_names()) == sorted(node.desired.choice_names())
+    assert node.desired.replan(kernel) == Changes()
+    known = node.known.values()
+    shown = node_routes([one.service for one in known], [one.piece for one in known], PLACE, {})
+    assert desire(shown.services, HERE).elements == kernel
 
 
 def test_a_change_writes_only_what_changed() -> None:
@@ -104,23 +172,20 @@ def test_an_address_of_two_services_stays_until_both_are_gone() -> None:
 
 def test_nobody_takes_the_cluster_ip_of_another() -> None:
     """A Service that names another's ClusterIP as its external IP gets nothing, however it came."""
-    thief = service(
-        "a-thief", route("ClusterIP", "10.96.0.1"), route("ExternalIP", "10.96.0.2", backend(9))
-    )
-    owner = service("owner", route("ClusterIP", "10.96.0.2", backend(1)))
+    thief, owner = offer(0, [6], ["10.96.0.2"]), offer(1, [1])
     for order in ((thief, owner), (owner, thief)):
-        KNOWN.clear()
-        desired = Desired()
+        node = Node()
         for one in order:
-            KNOWN[one.key] = one
-            desired.change(take(desired, {one.key: one}))
-        assert lay_out(owner, HERE).elements.items() <= desired.elements.items()
-        assert not [
-            data for data in desired.elements.values() if data.startswith(b"\x0a\xf4\x00\x09")
-        ]
-        KNOWN[owner.key] = None
-        desired.change(take(desired, {owner.key: None}))
-        assert lay_out(thief, HERE).elements == desired.elements
+            node.take(one)
+        alone = Node()
+        alone.take(owner)
+        assert alone.desired.elements.items() <= node.desired.elements.items()
+        leads = [decode(*one)[2:] for one in node.desired.elements.items()]
+        assert not [to for way, to in leads if " 10.96.0.2 " in way and "10.244.0.6" in to]
+        node.take(gone=[owner.key])
+        fresh = Node()
+        fresh.take(thief)
+        assert fresh.desired.elements == node.desired.elements
 
 
 def test_the_difference_to_the_kernel_is_what_is_missing_wrong_or_left_over() -> None:

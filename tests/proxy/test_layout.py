@@ -177,20 +177,6 @@ def test_affinity_with_weights_draws_by_weight_and_keeps_clients() -> None:
     assert "mod 40 vmap { 0-29 : goto" in after.text("IPv4")
 
 
-def test_a_lost_way_leaves_no_trace() -> None:
-    """What belongs to another Service is left out, whole."""
-    mine = route("ClusterIP", "10.96.0.1", backend(5))
-    both = service(
-        "s", mine, route("ExternalIP", "203.0.113.1", backend(5), ranges=("10.0.0.0/8",))
-    )
-    whole = lay_out(both, HERE)
-    lost = [way for way in whole.ways if b"\xcb\x00\x71\x01" in way]
-    assert len(lost) == 1
-    left = lay_out(both, HERE, lost)
-    assert left.ways == whole.ways
-    assert left.elements == lay_out(service("s", mine), HERE).elements
-
-
 def test_ipv6_has_tables_of_its_own() -> None:
     """The same way in another family is another element."""
     six = service("s", route("ClusterIP", "fd00::1", backend(5, family="IPv6")), family="IPv6")

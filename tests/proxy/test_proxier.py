@@ -103,15 +103,22 @@ class Remembering(Kernel):
 
 
 class Looking(Observer):
-    """Counts which Services were made anew."""
+    """Counts which Services were made anew, and keeps what it was told of each."""
 
     def __init__(self) -> None:
         self.keys: list[Key] = []
+        self.told: dict[Key, ServiceRoutes | None] = {}
         self.syncs: list[Sync] = []
         self.failures = 0
 
     def routed(self, key: Key, routes: ServiceRoutes | None) -> None:
         self.keys.append(key)
+        self.told[key] = routes
+
+    def paths(self, name: str) -> list[str]:
+        """The ways into a Service, as it was told last."""
+        routes = self.told.get(("default", name))
+        return [] if routes is None else [row["path"] for row in routes.rows()]
 
     def synced(self, sync: Sync) -> None:
         self.syncs.append(sync)
@@ -135,11 +142,14 @@ class Trial:
         named = {"topology.kubernetes.io/zone": labels.pop("zone", "a")} | labels
         await self.client.create(NODE({"metadata": {"name": name, "labels": named}}))
 
-    async def service(self, name: str, *nodes: str, keys: str = "", hints: str = "") -> str:
+    async def service(
+        self, name: str, *nodes: str, keys: str = "", hints: str = "", **spec: Any
+    ) -> str:
         notes = {"zonewise.io/topology-keys": keys} if keys else {}
         metadata = {"name": name, "namespace": "default", "annotations": notes}
         ports = [{"name": "p", "port": 80, "targetPort": 8080}]
-        made = await self.client.create(SERVICE({"metadata": metadata, "spec": {"ports": ports}}))
+        body = {"metadata": metadata, "spec": {"ports": ports, **spec}}
+        made = await self.client.create(SERVICE(body))
         await self.endpoints(name, *nodes, hints=hints)
         return str(made.raw["spec"]["clusterIP"])
 
@@ -351,3 +361,25 @@ async def test_a_deleted_service_leaves_nothing() -> None:
         await made.reaches(address, 0)
         await made.client.delete(SERVICE, "a", "default")
         await until(lambda: made.kernel.held == empty)
+
+
+async def test_a_service_is_told_with_the_ways_it_has() -> None:
+    """Who names another's address has no route there, nor has any observer, until it is free."""
+    async with trial() as made:
+        address = await made.service("owner", "n1", "n2")
+        await made.reaches(address, 0, 1)
+        await made.service("a-thief", "n1", externalIPs=[address, "203.0.113.7"])
+        await made.service("b-late", "n1", externalIPs=["203.0.113.7"])
+        await until(lambda: made.looking.paths("b-late") == ["ClusterIP"])
+        assert made.looking.paths("a-thief") == ["ClusterIP", "ExternalIP"]
+        assert made.looking.paths("owner") == ["ClusterIP"]
+        await made.reaches(address, 0, 1)
+        shown = {key[1]: [row["path"] for row in one.rows()] for key, one in made.proxier.routes()}
+        assert shown["a-thief"] == ["ClusterIP", "ExternalIP"]
+        assert shown["b-late"] == ["ClusterIP"]
+        await made.client.delete(SERVICE, "owner", "default")
+        await made.reaches(address, 0)
+        assert made.looking.paths("a-thief") == ["ClusterIP", "ExternalIP", "ExternalIP"]
+        await made.client.delete(SERVICE, "a-thief", "default")
+        await until(lambda: made.looking.paths("b-late") == ["ClusterIP", "ExternalIP"])
+        await made.reaches(address)

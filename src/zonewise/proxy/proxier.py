@@ -42,7 +42,14 @@ from zonewise.runtime.client.pace import Pace
 from zonewise.runtime.process.logs import logger
 from zonewise.runtime.process.memory import paused, settle
 from zonewise.traffic.keys import topology_keys
-from zonewise.traffic.routes import PROXY_NAME_LABEL, ProxyLocation, ServiceRoutes, service_routes
+from zonewise.traffic.routes import (
+    PROXY_NAME_LABEL,
+    ProxyLocation,
+    ServiceRoutes,
+    WayClaims,
+    service_routes,
+    ways_wanted,
+)
 
 RESYNC = 3600.0
 _AT_ONCE = 100
@@ -86,6 +93,7 @@ class Proxier:
         self._cidrs = service_cidrs
         self._node = Node()
         self.place = ProxyLocation(node=settings.node_name)
+        self._claims = WayClaims()
         self._desired = Desired()
         self._dirty: set[Key] = set()
         self._full = True
@@ -307,30 +315,37 @@ class Proxier:
                 yield key, found
 
     async def _lay_out(self, dirty: Collection[Key]) -> dict[Key, Layout]:
-        """New layouts of these Services, and of those that gain or lose a way by that."""
+        """New layouts of these Services, and of those that gain or lose a way by that.
+
+        All claims come first: what is laid out, and what observers are told, is what a Service has.
+        """
+        woken = set(dirty)
+        for key in dirty:
+            service = self.services.get(key)
+            wanted = {} if service is None else ways_wanted(service, self._settings.routing)
+            woken |= self._claims.claim(key, wanted)
         layouts: dict[Key, Layout] = {}
-        woken: set[Key] = set()
-        for at, key in enumerate(sorted(dirty), start=1):
+        for at, key in enumerate(sorted(woken), start=1):
             routes = self._routes(key)
             for observer in self.observers:
                 observer.routed(key, routes)
-            layouts[key] = lay_out(routes, self.place.node) if routes is not None else NOTHING
-            woken |= self._desired.claim(key, layouts[key].ways)
+            layouts[key] = NOTHING if routes is None else lay_out(routes, self.place.node)
             if at % _AT_ONCE == 0:
                 await asyncio.sleep(0)
-        for key in sorted(woken | layouts.keys()):
-            lost = self._desired.lost(key)
-            if lost or key in woken:
-                again = self._routes(key)
-                layouts[key] = NOTHING if again is None else lay_out(again, self.place.node, lost)
         return layouts
 
     def _routes(self, key: Key) -> ServiceRoutes | None:
         service = self.services.get(key)
         if service is None:
             return None
-        pieces = self.slices.by("service", key)
-        return service_routes(service, pieces, self.place, self._labels, self._settings.routing)
+        return service_routes(
+            service,
+            self.slices.by("service", key),
+            self.place,
+            self._labels,
+            self._settings.routing,
+            self._claims,
+        )
 
     def _networks(self) -> Networks:
         cidrs = () if self._cidrs is None else tuple(self._cidrs)

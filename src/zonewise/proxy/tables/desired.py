@@ -4,11 +4,6 @@
 to be taken out and elements to be put in. It costs what these Services cost, however many others
 there are. ``replan`` gives the changes from what the kernel really holds.
 
-*Ways* that several Services want belong to the one whose ClusterIP it is, so that nobody takes
-another's packets by naming its address as an external one; else to the first by namespace and name.
-When that changes, the layouts of others change with it: ``claim`` says whose, and the caller lays
-them out again, with the ways that they have ``lost`` now.
-
 *Shared* elements (an address that is an endpoint of two Services) are counted.
 """
 
@@ -41,36 +36,14 @@ class Desired:
     def __init__(self) -> None:
         self.elements: dict[bytes, bytes] = {}
         self._keys: dict[Key, tuple[bytes, ...]] = {}
-        self._ways: dict[Key, Mapping[bytes, bool]] = {}
-        self._claims: dict[bytes, tuple[tuple[bool, Key], ...]] = {}
-        """Who wants a way, who has it first; False for whom it is a ClusterIP."""
         self._shared: dict[bytes, int] = {}
         self._choices: dict[Key, tuple[tuple[FamilyName, Choice], ...]] = {}
 
-    def claim(self, key: Key, ways: Mapping[bytes, bool]) -> set[Key]:
-        """A Service wants these ways and no others; gives the Services to which that matters."""
-        woken: set[Key] = set()
-        before = self._ways.get(key, {})
-        for way, own in before.items():
-            if ways.get(way) is not own:
-                woken |= self._leave(key, way)
-        for way, own in ways.items():
-            if before.get(way) is not own:
-                woken |= self._join(key, way, own)
-        if ways:
-            self._ways[key] = ways
-        else:
-            self._ways.pop(key, None)
-        woken.discard(key)
-        return woken
-
-    def lost(self, key: Key) -> frozenset[bytes]:
-        """The ways that a Service wants and another one has."""
-        ways = self._ways.get(key, ())
-        return frozenset(way for way in ways if self._claims[way][0][1] != key)
-
     def change(self, layouts: Mapping[Key, Layout]) -> Changes:
-        """Take in new layouts; one without elements is a Service that is gone."""
+        """Take in new layouts; one without elements is a Service that is gone.
+
+        If an element passes from one Service to another, both have to be among them.
+        """
         wanted: dict[bytes, bytes] = {}
         gone: dict[bytes, None] = {}
         for key, layout in layouts.items():
@@ -139,27 +112,9 @@ class Desired:
         del self._shared[one]
         return True
 
-    def _join(self, key: Key, way: bytes, own: bool) -> set[Key]:
-        others = self._claims.get(way, ())
-        self._claims[way] = tuple(sorted((*others, (not own, key))))
-        return {other for _, other in others}
-
-    def _leave(self, key: Key, way: bytes) -> set[Key]:
-        others = tuple(one for one in self._claims[way] if one[1] != key)
-        if others:
-            self._claims[way] = others
-        else:
-            del self._claims[way]
-        return {other for _, other in others}
-
 
 def desire(services: Iterable[ServiceRoutes], node: str) -> Desired:
     """What all these Services together want, from nothing."""
     desired = Desired()
-    known = {service.key: service for service in services}
-    for key, service in known.items():
-        desired.claim(key, lay_out(service, node).ways)
-    desired.change(
-        {key: lay_out(service, node, desired.lost(key)) for key, service in known.items()}
-    )
+    desired.change({service.key: lay_out(service, node) for service in services})
     return desired

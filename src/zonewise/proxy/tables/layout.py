@@ -5,9 +5,10 @@ family it belongs to, so that one dictionary holds them all; a cluster of 10,000
 than a hundred thousand of them, and bytes are the leanest that Python has. ``decode`` makes them
 readable again.
 
-A *way* is an address, protocol and port, or a protocol and node port, and belongs to one Service.
-Two Services can want the same one (externalIPs are free text, and may be another's ClusterIP). Who
-gets it is decided by ``desired``; a way in ``lost`` belongs to another one and is left out here.
+A *way* is an address, protocol and port, or a protocol and node port, and belongs to one Service:
+routes are made for the ways a Service has. Within a Service two paths may be the same way (an
+external IP that is the load balancer's, too); then the first of them leads, and the source ranges
+of both hold.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import hashlib
 import socket
 import struct
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from socket import inet_pton
@@ -67,8 +68,6 @@ class Layout:
     """A Service in the kernel."""
 
     elements: dict[bytes, bytes] = field(default_factory=dict)
-    ways: Mapping[bytes, bool] = field(default_factory=dict)
-    """Every way it wants, whether it has it or not; True if that is a ClusterIP of its own."""
     choices: tuple[tuple[FamilyName, Choice], ...] = ()
     """Those that are the Service's own, each once."""
 
@@ -91,23 +90,20 @@ def prefix(family: FamilyName, kind: NamedSet) -> bytes:
     return _NUMBER[family, kind.name]
 
 
-def lay_out(service: ServiceRoutes, node: str, lost: Collection[bytes] = ()) -> Layout:
-    """The elements of a Service on this node, without ways that are lost to another Service."""
+def lay_out(service: ServiceRoutes, node: str) -> Layout:
+    """The elements of a Service on this node."""
     elements: dict[bytes, bytes] = {}
-    ways: dict[bytes, str] = {}
+    leading: dict[bytes, str] = {}
     choices: dict[tuple[FamilyName, str], Choice] = {}
     for port in service.ports:
         family = port.family
         for route in port.routes:
             way = _way(port.protocol, route)
-            claim = prefix(family, NODEPORTS if route.address is None else SERVICES) + way
-            first = ways.setdefault(claim, route.path)
-            if claim in lost:
-                continue
+            lead = prefix(family, NODEPORTS if route.address is None else SERVICES) + way
             _fence(elements, family, way, route)
             if route.path == "ClusterIP" and route.address is not None:
                 elements[prefix(family, CLUSTER_IPS) + packed(route.address)] = b""
-            if first != route.path:
+            if leading.setdefault(lead, route.path) != route.path:
                 continue
             chain = ""
             choice = _own_choice(service, port, route.endpoints) if route.endpoints else None
@@ -119,11 +115,7 @@ def lay_out(service: ServiceRoutes, node: str, lost: Collection[bytes] = ()) -> 
                 if backend.node == node:
                     here = packed(backend.address)
                     elements[prefix(family, HAIRPIN) + here + here] = b""
-    return Layout(
-        elements,
-        {way: path == "ClusterIP" for way, path in ways.items()},
-        tuple((family, one) for (family, _), one in choices.items()),
-    )
+    return Layout(elements, tuple((family, one) for (family, _), one in choices.items()))
 
 
 def _way(protocol: str, route: Route) -> bytes:

@@ -1,8 +1,9 @@
 """Where a connection goes: the routes of every way into a Service, on every node. Pure.
 
 ``choice`` says which endpoints traffic of a kind uses, ``endpoints`` and ``ways`` read slices and
-Services as a proxy takes them, ``service`` puts them together, ``table`` is what comes out, and
-``flow`` adds up what all proxies do. Proxies, ``zonewise explain`` and simulated clients use it.
+Services as a proxy takes them, ``claims`` says whose a way is that several name, ``service`` puts
+them together, ``table`` is what comes out, and ``flow`` adds up what all proxies do. Proxies,
+``zonewise explain`` and simulated clients use it.
 """
 
 from zonewise.traffic.routes.addresses import Address, Network, parse_address, parse_network
@@ -16,6 +17,7 @@ from zonewise.traffic.routes.choice import (
     local,
     nearby,
 )
+from zonewise.traffic.routes.claims import Way, WayClaims
 from zonewise.traffic.routes.flow import Flow, flow
 from zonewise.traffic.routes.service import (
     PROXY_NAME_LABEL,
@@ -23,6 +25,7 @@ from zonewise.traffic.routes.service import (
     is_routed,
     node_routes,
     service_routes,
+    ways_wanted,
 )
 from zonewise.traffic.routes.table import (
     Action,
@@ -57,6 +60,8 @@ __all__ = [
     "Selection",
     "ServiceRoutes",
     "Source",
+    "Way",
+    "WayClaims",
     "by_keys",
     "by_weights",
     "flow",
@@ -67,4 +72,5 @@ __all__ = [
     "parse_address",
     "parse_network",
     "service_routes",
+    "ways_wanted",
 ]

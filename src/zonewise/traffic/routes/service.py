@@ -14,7 +14,8 @@ cluster: out to the load balancer and back in, such a packet could have come to 
 
 Pure and cheap: routes of one Service depend on the Service, its slices and the place, and on labels
 of other nodes only if it has keys. So a change is answered by making the routes of one Service
-anew and comparing.
+anew and comparing. What other Services have to do with it is in the ``claims``: a way in that
+belongs to another one is none.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from msgspec.structs import replace
 
 from zonewise.api.gates import TOPOLOGY_AWARE_HINTS, FeatureGates
 from zonewise.api.meta import Key
-from zonewise.api.objects.core import Service, ServicePort
+from zonewise.api.objects.core import Service
 from zonewise.api.objects.discovery import LeanEndpointSlice, service_of
 from zonewise.traffic.keys import invalid_keys, topology_keys
 from zonewise.traffic.routes.addresses import contains
@@ -40,6 +41,7 @@ from zonewise.traffic.routes.choice import (
     nearby,
     usable,
 )
+from zonewise.traffic.routes.claims import Way, WayClaims, taken
 from zonewise.traffic.routes.endpoints import RouteEndpoint, RouteEndpoints, read_endpoints
 from zonewise.traffic.routes.table import (
     Action,
@@ -78,15 +80,24 @@ def is_routed(service: Service, settings: RouteSettings = _DEFAULTS) -> bool:
     return chosen == (settings.proxy_name or None) and has_address(service)
 
 
+def ways_wanted(service: Service, settings: RouteSettings = _DEFAULTS) -> Mapping[Way, bool]:
+    """Every way in that a Service names, as ``WayClaims`` take it; none if it is not routed."""
+    return entrance(service).wanted() if is_routed(service, settings) else {}
+
+
 def service_routes(
     service: Service,
     slices: Iterable[LeanEndpointSlice],
     place: ProxyLocation,
     nodes: NodeLabels,
     settings: RouteSettings = _DEFAULTS,
+    claims: WayClaims | None = None,
 ) -> ServiceRoutes:
-    """What the proxy in a place does for one Service, given its slices and the nodes' labels."""
-    namespace, name = service.metadata.namespace or "default", service.metadata.name
+    """What the proxy in a place does for one Service, given its slices and the nodes' labels.
+
+    It has those of its ways in that are its own by the claims; without claims, all of them.
+    """
+    key = namespace, name = _key(service)
     if not is_routed(service, settings):
         return ServiceRoutes(namespace=namespace, service=name)
     offered, endpoints, keys = entrance(service), read_endpoints(slices), topology_keys(service)
@@ -101,8 +112,16 @@ def service_routes(
 
     stays = offered.internal_local or offered.external_local
     ports = []
+    lost: dict[Key, list[str]] = {}
     for ways in offered.ways:
         for port in offered.ports:
+            there: list[tuple[Path, Way]] = []
+            for path, way in ways.into(port):
+                owner = key if claims is None else claims.owner(way)
+                if owner == key:
+                    there.append((path, way))
+                elif owner is not None:
+                    lost.setdefault(owner, []).append(_words(path, way))
             known = endpoints.of(ways.family, (port.name, port.protocol))
             choices = _Choices(
                 cluster=_choice(cluster(known, ways.family)),
@@ -115,7 +134,7 @@ def service_routes(
                     family=ways.family,
                     protocol=port.protocol,
                     affinity_seconds=offered.affinity_seconds,
-                    routes=tuple(_routes(offered, ways, port, choices, place)),
+                    routes=tuple(_routes(offered, ways, there, choices, place)),
                     serving=_serving(known) if port.protocol == "UDP" else (),
                 )
             )
@@ -125,7 +144,12 @@ def service_routes(
         service=name,
         ports=tuple(ports),
         health_checks=_health_checks(offered, endpoints, place),
-        notes=(*((ignored,) if ignored else ()), *offered.notes, *endpoints.notes),
+        notes=(
+            *((ignored,) if ignored else ()),
+            *offered.notes,
+            *(taken(key, owner, lost[owner]) for owner in sorted(lost)),
+            *endpoints.notes,
+        ),
         keyed=bool(keys),
     )
 
@@ -142,10 +166,13 @@ def node_routes(
     for piece in slices:
         if name := service_of(piece):
             pieces.setdefault((piece.metadata.namespace or "default", name), []).append(piece)
+    routed = sorted((one for one in services if is_routed(one, settings)), key=_key)
+    claims = WayClaims()
+    for service in routed:
+        claims.claim(_key(service), ways_wanted(service, settings))
     made = (
-        service_routes(service, pieces.get(_key(service), ()), place, nodes, settings)
-        for service in sorted(services, key=_key)
-        if is_routed(service, settings)
+        service_routes(service, pieces.get(_key(service), ()), place, nodes, settings, claims)
+        for service in routed
     )
     return NodeRoutes(node=place.node, zone=place.zone, services=tuple(made))
 
@@ -171,18 +198,23 @@ class _Choices:
 
 
 def _routes(
-    offered: Entrance, ways: WaysIn, port: ServicePort, choices: _Choices, place: ProxyLocation
+    offered: Entrance,
+    ways: WaysIn,
+    there: Iterable[tuple[Path, Way]],
+    choices: _Choices,
+    place: ProxyLocation,
 ) -> Iterator[Route]:
-    def route(path: Path, address: str | None, source: Source, *, stay: bool) -> Route:
+    def route(path: Path, way: Way, source: Source, *, stay: bool) -> Route:
         choice = choices.local if stay and choices.local else choices.cluster
         action: Action = "dnat"
         if not choice.backends:
             action = "drop" if stay and choices.anywhere else "reject"
         ranges = ways.source_ranges if path == "LoadBalancer" else ()
+        _, _, address, number = way
         return Route(
             path=path,
             address=address,
-            number=port.node_port if path == "NodePort" else port.port,
+            number=number,
             source=source,
             action=action,
             why=choice.selection.rule,
@@ -192,16 +224,20 @@ def _routes(
             own_sources=ways.vips if _in_range(place, ranges) else (),
         )
 
-    yield route("ClusterIP", ways.cluster_ip, "any", stay=offered.internal_local)
-    external: list[tuple[Path, str | None]] = [("ExternalIP", one) for one in ways.external_ips]
-    external += [("LoadBalancer", one) for one in ways.vips]
-    external += [("NodePort", None)] if port.node_port else []
-    for path, address in external:
-        if offered.short_cut:
-            yield route(path, address, "inside", stay=False)
-            yield route(path, address, "outside", stay=True)
+    for path, way in there:
+        if path == "ClusterIP":
+            yield route(path, way, "any", stay=offered.internal_local)
+        elif offered.short_cut:
+            yield route(path, way, "inside", stay=False)
+            yield route(path, way, "outside", stay=True)
         else:
-            yield route(path, address, "any", stay=offered.external_local)
+            yield route(path, way, "any", stay=offered.external_local)
+
+
+def _words(path: Path, way: Way) -> str:
+    _, protocol, address, number = way
+    where = "*" if address is None else f"[{address}]" if ":" in address else address
+    return f"{path} {where}:{number}/{protocol}"
 
 
 def _choice(selection: Selection[RouteEndpoint]) -> _Choice:

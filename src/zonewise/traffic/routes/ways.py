@@ -8,15 +8,16 @@ over unchanged (``ipMode: VIP``). The Service's type matters for one thing only:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from typing import Literal
 
 from zonewise.api.objects.core import Service, ServicePort
 from zonewise.api.reason import Reason
+from zonewise.api.struct import Struct
 from zonewise.traffic.routes.addresses import parse_address, parse_network
+from zonewise.traffic.routes.claims import Way
 from zonewise.traffic.routes.endpoints import PORT_LIMIT
-from zonewise.traffic.routes.table import Family
+from zonewise.traffic.routes.table import Family, Path
 
 AFFINITY_SECONDS = 10_800
 """How long a client keeps its endpoint if the Service does not say."""
@@ -27,8 +28,7 @@ _PROTOCOLS = ("TCP", "UDP", "SCTP")
 _NO_ADDRESS = ("", "None")
 
 
-@dataclass(frozen=True, slots=True)
-class WaysIn:
+class WaysIn(Struct):
     """The addresses of a Service in one family. No ``source_ranges``: everybody may come."""
 
     family: Family
@@ -37,9 +37,19 @@ class WaysIn:
     vips: tuple[str, ...]
     source_ranges: tuple[str, ...]
 
+    def into(self, port: ServicePort) -> Iterator[tuple[Path, Way]]:
+        """Every way into a port, its ClusterIP first; one address may be there by two paths."""
+        family, protocol, number = self.family, port.protocol, port.port
+        yield "ClusterIP", (family, protocol, self.cluster_ip, number)
+        for address in self.external_ips:
+            yield "ExternalIP", (family, protocol, address, number)
+        for address in self.vips:
+            yield "LoadBalancer", (family, protocol, address, number)
+        if port.node_port:
+            yield "NodePort", (family, protocol, None, port.node_port)
 
-@dataclass(frozen=True, slots=True)
-class Entrance:
+
+class Entrance(Struct):
     """What a Service offers: its ports, its addresses by family, its policies.
 
     ``internal_local`` and ``external_local`` say which packets may not leave the node. With
@@ -54,6 +64,15 @@ class Entrance:
     affinity_seconds: int | None
     health_port: int
     notes: tuple[Reason, ...]
+
+    def wanted(self) -> dict[Way, bool]:
+        """Every way in; True if it is a ClusterIP, whatever else names it."""
+        found: dict[Way, bool] = {}
+        for ways in self.ways:
+            for port in self.ports:
+                for path, way in ways.into(port):
+                    found.setdefault(way, path == "ClusterIP")
+        return found
 
 
 def has_address(service: Service) -> bool:

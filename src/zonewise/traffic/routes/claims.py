@@ -1,0 +1,92 @@
+"""Whose a way in is that several Services name; pure.
+
+External IPs are free text, load balancer addresses are whatever their controller writes, and a dump
+may hold a node port twice. A way that several Services want belongs to the one whose ClusterIP it
+is, so that nobody takes another's packets by naming its address; else to the first by namespace and
+name. The others have no route there, and a note that says who has it.
+
+This is the only place where that is decided: routes are made for the ways a Service has, and
+whoever writes rules, removes flows or prints a table has routes.
+
+It is kept Service by Service. ``claim`` takes what one Service wants now and gives the others to
+which that matters; it costs what that Service costs, however many there are. The owners are the
+same in whatever order Services came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TypeAlias
+
+from zonewise.api.meta import Key
+from zonewise.api.reason import Reason
+from zonewise.traffic.routes.table import Family
+
+Way: TypeAlias = tuple[Family, str, str | None, int]
+"""Family, protocol, address (None: any of the node's) and port."""
+
+_SHOWN = 3
+"""How many ways a note names."""
+
+
+class WayClaims:
+    """Who wants each way, and who has it."""
+
+    def __init__(self) -> None:
+        self._wanted: dict[Key, Mapping[Way, bool]] = {}
+        self._claims: dict[Way, tuple[tuple[bool, Key], ...]] = {}
+        """Who wants a way, its owner first; False for whom it is a ClusterIP."""
+
+    def claim(self, key: Key, wanted: Mapping[Way, bool]) -> set[Key]:
+        """A Service wants these ways and no others; gives the Services to which that matters.
+
+        A way is True if it is a ClusterIP of the Service's own.
+        """
+        woken: set[Key] = set()
+        before = self._wanted.get(key, {})
+        for way, own in before.items():
+            if wanted.get(way) is not own:
+                woken |= self._leave(key, way)
+        for way, own in wanted.items():
+            if before.get(way) is not own:
+                woken |= self._join(key, way, own)
+        if wanted:
+            self._wanted[key] = wanted
+        else:
+            self._wanted.pop(key, None)
+        woken.discard(key)
+        return woken
+
+    def owner(self, way: Way) -> Key | None:
+        """The Service that has a way; None if nobody wants it."""
+        found = self._claims.get(way)
+        return None if found is None else found[0][1]
+
+    def _join(self, key: Key, way: Way, own: bool) -> set[Key]:
+        others = self._claims.get(way, ())
+        self._claims[way] = tuple(sorted((*others, (not own, key))))
+        return {other for _, other in others}
+
+    def _leave(self, key: Key, way: Way) -> set[Key]:
+        others = tuple(one for one in self._claims[way] if one[1] != key)
+        if others:
+            self._claims[way] = others
+        else:
+            del self._claims[way]
+        return {other for _, other in others}
+
+
+def taken(key: Key, owner: Key, ways: Iterable[str]) -> Reason:
+    """The note on a Service whose ways, in words, another one has."""
+    names = list(dict.fromkeys(ways))
+    more = len(names) - _SHOWN
+    shown = ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+    one = len(names) == 1
+    return Reason(
+        code="AddressInUse",
+        message=f"{shown} {'is' if one else 'are'} not routed: Service {'/'.join(owner)} has"
+        f" {'it' if one else 'them'}",
+        object=f"Service/{'/'.join(key)}",
+        fix="Take an address and port that no other Service has; a port of a ClusterIP is its"
+        " Service's own, any other belongs to the first by namespace and name.",
+    )

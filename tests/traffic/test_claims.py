@@ -1,0 +1,181 @@
+"""Whose a way in is that several Services name, and what the others are told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zonewise.api import Service, convert
+from zonewise.api.meta import Key
+from zonewise.traffic.routes import (
+    NodeRoutes,
+    ProxyLocation,
+    RouteSettings,
+    Way,
+    WayClaims,
+    node_routes,
+)
+
+SHARED = "203.0.113.7"
+
+
+def service(
+    name: str,
+    cluster_ip: str,
+    *,
+    ports: tuple[int, ...] = (80,),
+    protocol: str = "TCP",
+    node_port: int = 0,
+    vips: tuple[str, ...] = (),
+    labels: dict[str, str] | None = None,
+    **spec: Any,
+) -> Service:
+    """A Service of namespace x unless its name says another, with an address of its own."""
+    namespace, _, own = name.rpartition("/")
+    more = {"protocol": protocol, "nodePort": node_port}
+    listed = [{"name": f"p{one}", "port": one, **more} for one in ports]
+    ingress = [{"ip": one} for one in vips]
+    return convert(
+        Service,
+        {
+            "metadata": {"name": own, "namespace": namespace or "x", "labels": labels or {}},
+            "spec": {"clusterIP": cluster_ip, "ports": listed, **spec},
+            "status": {"loadBalancer": {"ingress": ingress}},
+        },
+    )
+
+
+def routes(*services: Service, name: str = "") -> NodeRoutes:
+    """What a proxy does, which is the same in whatever order Services come."""
+    settings = RouteSettings(name)
+    made = node_routes(services, [], ProxyLocation("a", "n1"), {}, settings)
+    assert made == node_routes(services[::-1], [], ProxyLocation("a", "n1"), {}, settings)
+    return made
+
+
+def external(made: NodeRoutes) -> list[tuple[str, str, str | None, int]]:
+    """Who has which way in but its ClusterIP."""
+    return [
+        (one.service, route.path, route.address, route.number)
+        for one in made.services
+        for port in one.ports
+        for route in port.routes
+        if route.path != "ClusterIP"
+    ]
+
+
+def test_a_shared_address_has_one_route_and_the_other_service_a_note() -> None:
+    """The first by namespace and name has the way; the others are told who, and what would help."""
+    made = routes(
+        service("b", "10.96.0.2", externalIPs=[SHARED]),
+        service("w/z", "10.96.0.3", externalIPs=[SHARED], vips=(SHARED,)),
+        service("a", "10.96.0.1", vips=(SHARED,)),
+    )
+    assert external(made) == [
+        ("z", "ExternalIP", SHARED, 80),
+        ("z", "LoadBalancer", SHARED, 80),
+    ]
+    notes = [note for one in made.services for note in one.notes]
+    assert [(note.code, note.object, note.message) for note in notes] == [
+        (
+            "AddressInUse",
+            "Service/x/a",
+            "LoadBalancer 203.0.113.7:80/TCP is not routed: Service w/z has it",
+        ),
+        (
+            "AddressInUse",
+            "Service/x/b",
+            "ExternalIP 203.0.113.7:80/TCP is not routed: Service w/z has it",
+        ),
+    ]
+    assert all("no other Service has" in note.fix for note in notes)
+
+
+def test_a_cluster_ip_is_its_services_own() -> None:
+    """Who names another's ClusterIP has no way there, whatever its name; other ports are free."""
+    made = routes(
+        service("a", "10.96.0.1", ports=(80, 81), externalIPs=["10.96.0.2"]),
+        service("b", "10.96.0.2"),
+    )
+    assert external(made) == [("a", "ExternalIP", "10.96.0.2", 81)]
+    (note,) = made.services[0].notes
+    assert "10.96.0.2:80/TCP is not routed: Service x/b has it" in note.message
+
+
+def test_a_way_is_a_protocol_and_a_port_as_well() -> None:
+    """Services may share an address if they do not share a port of one protocol."""
+    made = routes(
+        service("a", "10.96.0.1", externalIPs=[SHARED]),
+        service("b", "10.96.0.2", ports=(81,), externalIPs=[SHARED]),
+        service("c", "10.96.0.3", externalIPs=[SHARED]),
+        service("d", "10.96.0.4", protocol="UDP", externalIPs=[SHARED]),
+    )
+    assert [(name, number) for name, _, _, number in external(made)] == [
+        ("a", 80),
+        ("b", 81),
+        ("d", 80),
+    ]
+    assert [one.service for one in made.services if one.notes] == ["c"]
+
+
+def test_a_node_port_is_one_services_too() -> None:
+    """A dump that has a node port twice gives it to the first, and the ClusterIPs stay."""
+    two = (service(name, f"10.96.0.{i}", node_port=30080) for i, name in enumerate("ab", 1))
+    made = routes(*two)
+    assert external(made) == [("a", "NodePort", None, 30080)]
+    (note,) = made.services[1].notes
+    assert note.message == "NodePort *:30080/TCP is not routed: Service x/a has it"
+
+
+def test_many_lost_ways_are_one_note() -> None:
+    """However many ways another Service has, one note names some and counts the rest."""
+    ports = tuple(range(80, 90))
+    made = routes(
+        service("a", "10.96.0.1", ports=ports, externalIPs=["2001:db8::7", SHARED]),
+        service("b", "10.96.0.2", ports=ports, externalIPs=[SHARED]),
+    )
+    (note,) = made.services[1].notes
+    assert note.message.startswith("ExternalIP 203.0.113.7:80/TCP, ")
+    assert note.message.endswith(" and 7 more are not routed: Service x/a has them")
+
+
+@pytest.mark.parametrize("name", ["", "zonewise"])
+def test_services_of_another_proxy_claim_nothing(name: str) -> None:
+    """Who is not routed here takes no way from anybody."""
+    labels = {"service.kubernetes.io/service-proxy-name": "zonewise"}
+    made = routes(
+        service("a", "10.96.0.1", externalIPs=[SHARED], labels={} if name else labels),
+        service("b", "10.96.0.2", externalIPs=[SHARED], labels=labels if name else {}),
+        name=name,
+    )
+    assert external(made) == [("b", "ExternalIP", SHARED, 80)]
+
+
+wants = st.dictionaries(st.sampled_from([f"10.0.0.{i}" for i in range(4)]), st.booleans())
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcde"), wants), max_size=30))
+def test_whoever_gains_or_loses_a_way_is_woken(drawn: list[tuple[str, dict[str, bool]]]) -> None:
+    """Owners do not depend on the order of claims, and nobody's ways change unheard."""
+    claims = WayClaims()
+    known: dict[Key, dict[Way, bool]] = {}
+    for name, addresses in drawn:
+        key = ("x", name)
+        before = {way: claims.owner(way) for ways in known.values() for way in ways}
+        wanted: dict[Way, bool] = {
+            ("IPv4", "TCP", address, 80): own for address, own in addresses.items()
+        }
+        known[key] = wanted
+        woken = claims.claim(key, wanted)
+        after = {way: claims.owner(way) for ways in known.values() for way in ways}
+        for way in before.keys() | after.keys():
+            if before.get(way) != after.get(way):
+                touched = {before.get(way), after.get(way)} - {None, key}
+                still = {other for other in touched if other is not None and way in known[other]}
+                assert still <= woken
+        for way, owner in after.items():
+            claimants = [(not ways[way], other) for other, ways in known.items() if way in ways]
+            assert owner == (min(claimants)[1] if claimants else None)
