@@ -340,6 +340,23 @@ async def test_stale_udp_flows_move_on(lab: Lab, family: str) -> None:
         await lab.until(lambda: is_at("pod-5y"), lambda: "the flow begins again")
 
 
+async def test_udp_flows_to_another_services_address_are_left_alone(lab: Lab) -> None:
+    """Who names a ClusterIP of another Service moves none of its flows, however it changes."""
+    address = await lab.cluster_ip("dns", protocol="UDP")
+    await lab.endpoints("dns", "pod-2x", "pod-4x", protocol="UDP")
+    await lab.reaches("pod-1x", address, "pod-2x", "pod-4x", udp=True)
+    own = await lab.cluster_ip("dns-thief", protocol="UDP", externalIPs=[address])
+    with lab.socket("pod-1x", socket.SOCK_DGRAM, address) as link:
+        link.bind(("0.0.0.0", 5354))
+        first = await converse(link, (address, 80))
+        assert first.pod in ("pod-2x", "pod-4x")
+        for turn in range(5):
+            pod = ("pod-3x", "pod-5x")[turn % 2]
+            await lab.endpoints("dns-thief", pod, protocol="UDP")
+            await lab.reaches("pod-1x", own, pod, udp=True)
+            assert await converse(link, (address, 80)) == first
+
+
 def sctp_works() -> bool:
     """Whether this kernel has SCTP at all."""
     try:

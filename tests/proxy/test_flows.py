@@ -51,13 +51,21 @@ def udp(*serving: int) -> dict[tuple[str, str | None, int], frozenset[tuple[str,
 )
 def test_a_flow_is_stale_if_nobody_who_serves_answers_it(told: UdpFlow, stale: bool) -> None:
     """Whoever serves may keep its flows, chosen or not; flows of others are left alone."""
-    assert is_stale(told, "IPv4", udp(5, 6), NODE) is stale
-    assert not is_stale(told, "IPv6", udp(5, 6), NODE)
+    assert is_stale(told, "IPv4", udp(5, 6), node=NODE) is stale
+    assert not is_stale(told, "IPv6", udp(5, 6), node=NODE)
 
 
 def test_when_nobody_serves_every_flow_is_stale() -> None:
     """Scaled to zero, flows of the Service lead to nobody."""
-    assert is_stale(flow("10.96.0.1", 80, "10.244.0.5"), "IPv4", udp(), NODE)
+    assert is_stale(flow("10.96.0.1", 80, "10.244.0.5"), "IPv4", udp(), node=NODE)
+
+
+def test_a_node_port_has_nothing_to_do_with_the_same_port_of_another_address() -> None:
+    """A flow to an address that a Service has is that Service's, whatever else its port is."""
+    theirs = flow("10.96.0.2", 30000, "10.244.0.9")
+    others = {("IPv4", "10.96.0.2", 30000)}
+    assert is_stale(theirs, "IPv4", udp(5), node=NODE)
+    assert not is_stale(theirs, "IPv4", udp(5), held=others, node=NODE)
 
 
 def test_only_udp_ports_have_ways() -> None:
@@ -124,3 +132,22 @@ def test_flows_go_when_who_serves_changes_and_not_when_the_choice_does(
     flows.routed(KEY, None)
     flows.synced(sync())
     assert len(removed) == 3
+
+
+@pytest.mark.parametrize("first", ["giver", "taker"])
+def test_a_way_that_passes_to_another_service_is_judged_by_the_new_one(
+    removed: list[UdpFlow], first: str
+) -> None:
+    """Whichever of the two is told first, flows to whom the new owner serves stay."""
+    flows = StaleFlows(lambda: NODE)
+    flows.routed(("default", "giver"), datagrams(5, 6))
+    flows.synced(sync(first=True))
+    told = {"giver": None, "taker": datagrams(6, 7)}
+    for name in sorted(told, reverse=first == "taker"):
+        flows.routed(("default", name), told[name])
+    flows.synced(sync())
+    assert [one.answered_by for one in removed] == ["10.244.0.5"]
+    removed.clear()
+    flows.routed(("default", "giver"), None)
+    flows.synced(sync())
+    assert removed == []

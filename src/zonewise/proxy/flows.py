@@ -8,12 +8,17 @@ and were never rewritten.
 
 What counts is who serves, not who was chosen: hints, policies and readiness move new flows only.
 The first write of a program removes nothing: it does not know what changed.
+
+A flow is judged by the Service that has its address and port, and by no other: routes are of ways
+that a Service has, however many name them, and a node port is the way of flows to nobody's address.
+A way that passes from one Service to another is judged by who serves in the end, whichever of the
+two is told first.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from zonewise.api.errors import ZonewiseError
@@ -34,6 +39,8 @@ _ONE_BY_ONE = 16
 
 _FAMILIES: Mapping[str, Family] = {"IPv4": IPV4, "IPv6": IPV6}
 
+_NOBODYS: tuple[Key | None, Serving] = (None, frozenset())
+
 _log = logger("flows")
 
 
@@ -51,11 +58,22 @@ def ways_of(routes: ServiceRoutes | None) -> dict[Way, Serving]:
     }
 
 
-def is_stale(flow: UdpFlow, family: str, ways: Mapping[Way, Serving], node: Iterable[str]) -> bool:
-    """Whether a flow uses one of these ways and is answered by nobody who serves there."""
-    serving = ways.get((family, flow.target, flow.target_port))
-    if serving is None and (flow.rewritten or flow.target in node):
-        serving = ways.get((family, None, flow.target_port))
+def is_stale(
+    flow: UdpFlow,
+    family: str,
+    changed: Mapping[Way, Serving],
+    *,
+    held: Container[Way] = (),
+    node: Iterable[str],
+) -> bool:
+    """Whether a flow uses a way that changed and is answered by nobody who serves there.
+
+    ``held`` are the ways that Services have, changed or not.
+    """
+    way: Way = (family, flow.target, flow.target_port)
+    if way not in changed and way not in held and (flow.rewritten or flow.target in node):
+        way = (family, None, flow.target_port)
+    serving = changed.get(way)
     return serving is not None and (flow.answered_by, flow.answered_from) not in serving
 
 
@@ -74,25 +92,28 @@ class StaleFlows(Observer):
     namespace: NetworkNamespace = HOME
     tell: Callable[[str, int, float], None] = _nobody
     """Told the family, how many flows went, and in how many seconds."""
-    _known: dict[Key, dict[Way, Serving]] = field(default_factory=dict)
-    _changed: dict[Way, Serving] = field(default_factory=dict)
+    _ways: dict[Key, Collection[Way]] = field(default_factory=dict)
+    _held: dict[Way, tuple[Key, Serving]] = field(default_factory=dict)
+    """Whose a way is, and who serves there."""
+    _changed: dict[Way, None] = field(default_factory=dict)
 
     def routed(self, key: Key, routes: ServiceRoutes | None) -> None:
-        before = self._known.get(key, {})
         after = ways_of(routes)
-        if after:
-            self._known[key] = after
-        else:
-            self._known.pop(key, None)
-        for way in before:
-            if way not in after:
-                self._changed[way] = frozenset()
+        for way in self._ways.pop(key, ()):
+            owner, _ = self._held.get(way, _NOBODYS)
+            if way not in after and owner == key:
+                del self._held[way]
+                self._changed[way] = None
         for way, serving in after.items():
-            if before.get(way) != serving:
-                self._changed[way] = serving
+            if way not in self._held or self._held[way][1] != serving:
+                self._changed[way] = None
+            self._held[way] = (key, serving)
+        if after:
+            self._ways[key] = tuple(after)
 
     def synced(self, sync: Sync) -> None:
-        changed, self._changed = self._changed, {}
+        changed = {way: self._held.get(way, _NOBODYS)[1] for way in self._changed}
+        self._changed.clear()
         if sync.first or not changed:
             return
         try:
@@ -113,7 +134,9 @@ class StaleFlows(Observer):
             link = NetlinkSocket()
         with link:
             stale = [
-                flow for flow in _asked(link, number, ways) if is_stale(flow, family, changed, node)
+                flow
+                for flow in _asked(link, number, ways)
+                if is_stale(flow, family, changed, held=self._held, node=node)
             ]
             return sum(conntrack.remove(link, number, flow) for flow in stale)
 
