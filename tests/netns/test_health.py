@@ -124,6 +124,38 @@ async def test_health_checks_of_load_balancers_count_endpoints_here(lab: Lab) ->
     await lab.until(lambda: says("node-1", 0), lambda: "nobody listens any more")
 
 
+async def test_health_checks_answer_for_the_family_that_asks(lab: Lab) -> None:
+    """Each family has its own count, and nobody answers in a family that a Service has not."""
+    made = await lab.service(
+        "twofold",
+        type="LoadBalancer",
+        externalTrafficPolicy="Local",
+        ipFamilyPolicy="RequireDualStack",
+        nodePort=30102,
+    )
+    port = made["spec"]["healthCheckNodePort"]
+    await lab.endpoints("twofold", "pod-3x")
+    await lab.endpoints("twofold", "pod-1x", "pod-1y", family="IPv6")
+
+    async def says(family: str, status: int, weight: int) -> bool:
+        address = node_address("node-1", family)
+        code, head, body = await get(lab, "outside", address, port, "/")
+        told = json.loads(body)["localEndpoints"] if body else 0
+        header = f"X-Load-Balancing-Endpoint-Weight: {weight}"
+        return (code, told) == (status, weight) and (not code or header in head)
+
+    await lab.until(lambda: says("IPv6", 200, 2), lambda: "two IPv6 endpoints are here")
+    await lab.until(lambda: says("IPv4", 503, 0), lambda: "no IPv4 endpoint is here")
+    await lab.endpoints("twofold", "pod-1x")
+    await lab.until(lambda: says("IPv4", 200, 1), lambda: "an IPv4 endpoint is here")
+    assert await says("IPv6", 200, 2)
+    single = {"spec": {"ipFamilyPolicy": "SingleStack", "ipFamilies": ["IPv4"]}}
+    single["spec"]["clusterIPs"] = made["spec"]["clusterIPs"][:1]
+    await lab.client.patch(SERVICE, "twofold", "default", single)
+    await lab.until(lambda: says("IPv6", 0, 0), lambda: "nobody listens for IPv6")
+    assert await says("IPv4", 200, 1)
+
+
 async def events(lab: Lab, service: str) -> list[str]:
     found = await lab.client.list(EVENT, "default")
     return [one.raw["reason"] for one in found if one.raw["regarding"].get("name") == service]

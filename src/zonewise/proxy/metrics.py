@@ -155,7 +155,7 @@ class _Routes(Collector):
             rules.add_metric([rule], count)
         unlocal = GaugeMetricFamily(
             "kubeproxy_sync_proxy_rules_no_local_endpoints_total",
-            "Services with a Local policy and no endpoint here.",
+            "Ports of Services with a Local policy, and endpoints elsewhere but none here.",
             labels=["ip_family", "traffic_policy"],
         )
         missing = Tally(pair for several in self._summary.unlocal.values() for pair in several)

@@ -8,10 +8,11 @@ imports nothing of that.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 
 from zonewise.api.meta import Key
 from zonewise.proxy.observer import Observer, Sync
-from zonewise.traffic.routes import ServiceRoutes
+from zonewise.traffic.routes import Family, ServiceRoutes
 
 
 class RoutesSummary(Observer):
@@ -20,10 +21,11 @@ class RoutesSummary(Observer):
     def __init__(self) -> None:
         self.rules: dict[Key, tuple[str, ...]] = {}
         """Of each port and family, the rules that chose its endpoints."""
-        self.unlocal: dict[Key, frozenset[tuple[str, str]]] = {}
-        """Families and policies (``internal``, ``external``) that drop for want of endpoints."""
-        self.checks: dict[Key, tuple[int, int]] = {}
-        """Port of the health check, and how many endpoints are here."""
+        self.unlocal: dict[Key, tuple[tuple[str, str], ...]] = {}
+        """Of each port, families and policies (``internal``, ``external``) that drop for want of
+        endpoints here."""
+        self.checks: dict[Key, Mapping[tuple[Family, int], int]] = {}
+        """By family and port of the health check, how many endpoints are here."""
         self.checks_changed = asyncio.Event()
         self.first: Sync | None = None
         self.written = asyncio.Event()
@@ -35,16 +37,17 @@ class RoutesSummary(Observer):
             self.unlocal.pop(key, None)
             return
         rules: dict[tuple[str, str, str], None] = {}
-        dropped: set[tuple[str, str]] = set()
+        dropped: list[tuple[str, str]] = []
         for port in routes.ports:
+            policies: dict[str, None] = {}
             for route in port.routes:
                 rules[port.name, port.family, route.why.value] = None
                 if route.action == "drop":
-                    policy = "internal" if route.path == "ClusterIP" else "external"
-                    dropped.add((port.family, policy))
+                    policies["internal" if route.path == "ClusterIP" else "external"] = None
+            dropped += ((port.family, policy) for policy in policies)
         self.rules[key] = tuple(rule for _, _, rule in rules)
         if dropped:
-            self.unlocal[key] = frozenset(dropped)
+            self.unlocal[key] = tuple(dropped)
         else:
             self.unlocal.pop(key, None)
 
@@ -57,7 +60,7 @@ class RoutesSummary(Observer):
         found = routes.health_checks if routes is not None else ()
         before = self.checks.get(key)
         if found:
-            self.checks[key] = (found[0].port, max(one.local_endpoints for one in found))
+            self.checks[key] = {(one.family, one.port): one.local_endpoints for one in found}
         elif before is not None:
             del self.checks[key]
         if self.checks.get(key) != before:
