@@ -86,7 +86,7 @@ def part(
         },
         "addressType": family,
         "endpoints": list(endpoints),
-        "ports": [{"port": 80}],
+        "ports": [{"name": "", "port": 80}],
     }
 
 

@@ -1,18 +1,21 @@
 """What the topology keys of a Service mean on every node: who is used there, and by which key.
 
-The same function decides that decides for a proxy. Nodes with the same values of the keys have the
-same verdict, so it is made once for each combination of values. Shares of traffic are by the CPU of
-nodes that count, as everywhere.
+The same function decides that decides for a proxy, over the endpoints that a proxy takes: those of
+the slices as they are, port by port, without slices that it ignores. For a headless Service it is a
+name server that obeys keys, and its endpoints are those that have names. Nodes with the same values
+of the keys have the same verdict, so it is made once for each combination of values. Shares of
+traffic are by the CPU of nodes that count, as everywhere; ports count alike.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import Any, TypeAlias
 
 from zonewise.api.objects.core import Service
+from zonewise.api.reason import Reason
 from zonewise.explain.cluster import ReportedCluster
 from zonewise.explain.columns import table
 from zonewise.topology import counts, cpu_milli
@@ -22,8 +25,13 @@ from zonewise.traffic import (
     Selection,
     TrafficEndpoint,
     by_keys,
+    named,
     topology_keys,
 )
+from zonewise.traffic.routes import port_endpoints, read_endpoints
+from zonewise.traffic.routes.choice import PlacedEndpoint
+
+_Endpoints: TypeAlias = tuple[TrafficEndpoint, ...]
 
 NAMES = 4
 """How many nodes and endpoints a line of the table names."""
@@ -31,10 +39,11 @@ NAMES = 4
 
 @dataclass(frozen=True, slots=True)
 class KeyVerdict:
-    """Where traffic of a node goes."""
+    """Where traffic of a node to some ports goes."""
 
     node: str
     zone: str
+    ports: tuple[str, ...]
     rule: RouteRule
     key: str | None
     endpoints: tuple[str, ...]
@@ -42,12 +51,17 @@ class KeyVerdict:
 
 @dataclass(frozen=True, slots=True)
 class KeysReport:
-    """The verdicts of all nodes, by name; parts of all traffic in its zone, and rejected."""
+    """The verdicts of all nodes, by name; parts of all traffic in its zone, and rejected.
+
+    A node has one verdict, or several if the endpoints of some ports are others. ``ignored`` is
+    what a proxy takes no endpoints from, and why.
+    """
 
     keys: tuple[str, ...]
     nodes: tuple[KeyVerdict, ...]
     in_zone: Fraction
     rejected: Fraction
+    ignored: tuple[Reason, ...] = ()
 
     def plain(self) -> dict[str, Any]:
         """As JSON has it."""
@@ -59,6 +73,7 @@ class KeysReport:
                 {
                     "node": one.node,
                     "zone": one.zone,
+                    "ports": list(one.ports),
                     "why": one.rule.value,
                     "key": one.key,
                     "endpoints": list(one.endpoints),
@@ -69,55 +84,97 @@ class KeysReport:
 
     def lines(self) -> list[str]:
         """As people read it: nodes with one verdict on one line."""
-        alike: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+        by_port = len({one.ports for one in self.nodes}) > 1
+        alike: dict[tuple[str, tuple[str, ...], tuple[str, ...]], list[str]] = {}
         for one in self.nodes:
             said = one.key or (
                 "rejected: no endpoint" if one.rule is RouteRule.NOTHING else "rejected"
             )
-            alike.setdefault((said, one.endpoints), []).append(one.node)
-        rows = [[said, _some(nodes), _some(ends)] for (said, ends), nodes in alike.items()]
+            alike.setdefault((said, one.ports, one.endpoints), []).append(one.node)
+        heads = ["DECIDED BY", "ON NODES", "PORTS", "ENDPOINTS"]
+        rows = [
+            [said, _some(nodes), ", ".join(port or "-" for port in ports), _some(ends)]
+            for (said, ports, ends), nodes in alike.items()
+        ]
+        if not by_port:
+            heads, *rows = ([*row[:2], row[3]] for row in (heads, *rows))
         percent = f"{float(round(self.in_zone * 100, 1)):.1f}"
         told = f"By its topology keys {percent} % of the traffic stays in its zone"
         if self.rejected:
             told += f" and {float(round(self.rejected * 100, 1)):.1f} % is rejected"
         return [
             f"Topology keys: {', '.join(self.keys)}",
-            *table(["DECIDED BY", "ON NODES", "ENDPOINTS"], rows),
+            *table(heads, rows),
             f"{told}, where the proxy is Zonewise's; kube-proxy does not know them.",
         ]
 
 
-def keys_report(
-    cluster: ReportedCluster, service: Service, endpoints: Iterable[TrafficEndpoint]
-) -> KeysReport | None:
+def keys_report(cluster: ReportedCluster, service: Service, family: str) -> KeysReport | None:
     """What the keys mean for the endpoints of one family; None if there are no keys that count."""
     keys = topology_keys(service)
     if not keys:
         return None
-    known = tuple(endpoints)
+    alike: dict[_Endpoints, list[str]] = {}
+    for port, known in _by_port(cluster, service, family).items():
+        alike.setdefault(known, []).append(port)
+    every = sum(map(len, alike.values()))
     labels = {name: node.metadata.labels for name, node in cluster.nodes.items()}
-    made: dict[tuple[str | None, ...], Selection[TrafficEndpoint]] = {}
+    made: dict[tuple[str | None, ...], list[Selection[TrafficEndpoint]]] = {}
     verdicts: list[KeyVerdict] = []
-    total, stays, lost = 0, Fraction(0), 0
+    total, stays, lost = 0, Fraction(0), Fraction(0)
     for name in sorted(labels):
         values = tuple(labels[name].get(key) for key in keys)
-        chosen = made.get(values)
-        if chosen is None:
-            chosen = by_keys(known, ProxyLocation.labelled(name, labels[name]), keys, labels)
-            made[values] = chosen
+        if values not in made:
+            place = ProxyLocation.labelled(name, labels[name])
+            made[values] = [by_keys(known, place, keys, labels) for known in alike]
         zone = cluster.zones[name]
-        verdicts.append(
-            KeyVerdict(name, zone, chosen.rule, chosen.key, tuple(t.name for t in chosen.targets))
-        )
         weight = cpu_milli(cluster.nodes[name]) if counts(cluster.nodes[name]) else 0
         total += weight
-        if chosen.targets:
-            near = sum(target.zone == zone != "" for target in chosen.targets)
-            stays += Fraction(weight * near, len(chosen.targets))
-        else:
-            lost += weight
+        for ports, chosen in zip(alike.values(), made[values], strict=True):
+            addresses = tuple(dict.fromkeys(target.name for target in chosen.targets))
+            verdicts.append(
+                KeyVerdict(name, zone, tuple(ports), chosen.rule, chosen.key, addresses)
+            )
+            part = Fraction(weight * len(ports), every)
+            if chosen.targets:
+                near = sum(target.zone == zone != "" for target in chosen.targets)
+                stays += part * near / len(chosen.targets)
+            else:
+                lost += part
     whole = Fraction(total or 1)
-    return KeysReport(keys, tuple(verdicts), stays / whole, lost / whole)
+    ignored = () if _headless(service) else read_endpoints(cluster.slices(service)).notes
+    return KeysReport(keys, tuple(verdicts), stays / whole, lost / whole, ignored)
+
+
+def _by_port(cluster: ReportedCluster, service: Service, family: str) -> Mapping[str, _Endpoints]:
+    """The endpoints of each port by its name, as whoever obeys the keys takes them."""
+    slices = cluster.slices(service)
+    if _headless(service):
+        each = {one.address: one for one in reversed(named.read_endpoints(slices))}
+        size = 4 if family == "IPv4" else 16
+        here = (one for _, one in sorted(each.items()) if len(one.packed) == size)
+        return {"": tuple(_placed(cluster, one.address, one) for one in here)}
+    found = port_endpoints(service, slices, family)
+    return {
+        name: tuple(_placed(cluster, one.backend.address, one) for one in known)
+        for (name, _), known in found.items()
+    } or {"": ()}
+
+
+def _placed(cluster: ReportedCluster, address: str, one: PlacedEndpoint) -> TrafficEndpoint:
+    """An endpoint by its address; it is where its node is."""
+    return TrafficEndpoint(
+        address,
+        zone=cluster.zones.get(one.node, one.zone),
+        node=one.node,
+        ready=one.ready,
+        serving=one.serving,
+        terminating=one.terminating,
+    )
+
+
+def _headless(service: Service) -> bool:
+    return service.spec.cluster_ip == "None"
 
 
 def _some(names: list[str] | tuple[str, ...]) -> str:

@@ -74,11 +74,13 @@ def explain_service(cluster: ReportedCluster, service: Service) -> ServiceReport
     for family in families_of(service, slices):
         known = endpoints_of(cluster, service, ours, foreign, pods, family)
         made = _family(family, hint_request, shares, known)
-        families.append(replace(made, keys=keys_report(cluster, service, made.endpoints)))
+        families.append(replace(made, keys=keys_report(cluster, service, family)))
     namespace, name = key_of(service)
     notes = [_ALL_NODES] if tolerated and pods is None else []
     if ignored := invalid_keys(service):
         notes.append(_sentence(str(ignored)))
+    ignored_slices = families[0].keys.ignored if families[0].keys is not None else ()
+    notes += [_sentence(f"{one.object}: {one}") for one in ignored_slices]
     if service.spec.cluster_ip == "None":
         notes.append(_HEADLESS)
     return ServiceReport(

@@ -18,12 +18,14 @@ from zonewise.traffic.routes.choice import (
     nearby,
 )
 from zonewise.traffic.routes.claims import Way, WayClaims
+from zonewise.traffic.routes.endpoints import read_endpoints
 from zonewise.traffic.routes.flow import Flow, flow
 from zonewise.traffic.routes.service import (
     PROXY_NAME_LABEL,
     RouteSettings,
     is_routed,
     node_routes,
+    port_endpoints,
     service_routes,
     ways_wanted,
 )
@@ -71,6 +73,8 @@ __all__ = [
     "node_routes",
     "parse_address",
     "parse_network",
+    "port_endpoints",
+    "read_endpoints",
     "service_routes",
     "ways_wanted",
 ]

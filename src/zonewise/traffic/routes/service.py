@@ -42,7 +42,12 @@ from zonewise.traffic.routes.choice import (
     usable,
 )
 from zonewise.traffic.routes.claims import Way, WayClaims, taken
-from zonewise.traffic.routes.endpoints import RouteEndpoint, RouteEndpoints, read_endpoints
+from zonewise.traffic.routes.endpoints import (
+    PortKey,
+    RouteEndpoint,
+    RouteEndpoints,
+    read_endpoints,
+)
 from zonewise.traffic.routes.table import (
     Action,
     Backend,
@@ -78,6 +83,15 @@ def is_routed(service: Service, settings: RouteSettings = _DEFAULTS) -> bool:
     """Whether a proxy has anything to do with a Service."""
     chosen = service.metadata.labels.get(PROXY_NAME_LABEL)
     return chosen == (settings.proxy_name or None) and has_address(service)
+
+
+def port_endpoints(
+    service: Service, slices: Iterable[LeanEndpointSlice], family: str
+) -> dict[PortKey, tuple[RouteEndpoint, ...]]:
+    """The endpoints of each port of a Service in a family, as its routes take them."""
+    known = read_endpoints(slices)
+    keys = ((port.name, port.protocol) for port in entrance(service).ports)
+    return {key: known.of(family, key) for key in keys}
 
 
 def ways_wanted(service: Service, settings: RouteSettings = _DEFAULTS) -> Mapping[Way, bool]:
