@@ -264,6 +264,38 @@ def test_one_sentence(
     assert len(found.err.splitlines()) == 1
 
 
+@pytest.mark.parametrize("output", ["table", "json", "yaml", "jsonl", "nft"])
+def test_no_node_is_not_found(tmp_path: Path, capsys: Capture, output: str) -> None:
+    """A dump without nodes is one sentence and exit code 1, whatever the format."""
+    path = tmp_path / "dump.json"
+    path.write_text(json.dumps(listed(small()[3:])))
+    for where in (path, tmp_path):
+        found = here(capsys, "proxy", "--dry-run", "-f", where, "-o", output)
+        assert (found.code, found.out) == (1, "")
+        assert found.sentence() == f"error: there is no Node in {path}; dump nodes as well"
+
+
+def test_a_file_without_nodes_among_others_is_noted(tmp_path: Path, capsys: Capture) -> None:
+    """In a folder the other clusters are shown, and which one has no nodes is said."""
+    (tmp_path / "0001.json").write_text(json.dumps(listed(small()[3:])))
+    (tmp_path / "0002.json").write_text(json.dumps(listed(small())))
+    found = here(capsys, "proxy", "--dry-run", "-f", tmp_path, "-o", "jsonl")
+    assert found.code == 0
+    assert {json.loads(line)["file"] for line in found.out.splitlines()} == {"0002.json"}
+    said = f"note: there is no Node in {tmp_path / '0001.json'}; dump nodes as well\n"
+    assert found.err == said
+
+
+def test_items_that_are_no_list_are_refused(tmp_path: Path, capsys: Capture) -> None:
+    """A dump whose items are something else is no empty cluster: exit code 2, for every command."""
+    path = tmp_path / "dump.yaml"
+    path.write_text("apiVersion: v1\nkind: List\nitems: 3\n")
+    for words in (("proxy", "--dry-run"), ("explain", "services"), ("explain", "budgets")):
+        found = here(capsys, *words, "-f", path)
+        assert (found.code, found.out) == (2, "")
+        assert f"{path}:1: the items of this list are no list; give" in found.sentence()
+
+
 def test_of_many_nodes_some_are_named(tmp_path: Path, capsys: Capture) -> None:
     """Of many nodes the sentence names the first ones and counts the others."""
     path = tmp_path / "dump.json"

@@ -208,28 +208,41 @@ def _asked(options: Options) -> _Source:
 def _routes(
     sources: Iterable[_Source], node_name: str | None, settings: RouteSettings
 ) -> Iterator[tuple[_Source, NodeRoutes]]:
-    """The routes of the nodes that were asked for, with the cluster they are of."""
+    """The routes of the nodes that were asked for, with the cluster they are of.
+
+    A cluster without nodes has no routes. That is said: for all of them as for a node that is not
+    there, for one of several beside the routes of the others.
+    """
     from zonewise.api import LeanEndpointSlice, Node, Service
     from zonewise.traffic import ProxyLocation, node_routes
 
+    found, without = False, []
     for source in sources:
         snapshot = source.snapshot
         nodes = {node.metadata.name: node for node in snapshot.all(Node)}
         if node_name is not None and node_name not in nodes:
             sentence = f"there is no Node {node_name} in {source.where}"
-            raise NotFound(Status(message=f"{sentence}; {_known(nodes)}", code=404))
+            raise NotFound(Status(message=f"{sentence}; {_known(source, nodes)}", code=404))
+        if nodes:
+            found = True
+        else:
+            without.append(f"there is no Node in {source.where}; {_known(source, nodes)}")
         labels = {name: node.metadata.labels for name, node in nodes.items()}
         services, slices = snapshot.all(Service), snapshot.all(LeanEndpointSlice)
         for name in sorted(nodes) if node_name is None else [node_name]:
             place = ProxyLocation.of(nodes[name])
             yield source, node_routes(services, slices, place, labels, settings)
+    for sentence in without if found else without[:-1]:
+        click.echo(f"note: {sentence}", err=True)
+    if without and not found:
+        raise NotFound(Status(message=without[-1], code=404))
 
 
-def _known(nodes: Iterable[str]) -> str:
+def _known(source: _Source, nodes: Iterable[str]) -> str:
     """Which nodes there are; of many the first and how many more."""
     names = sorted(nodes)
     if not names:
-        return "dump nodes as well"
+        return "dump nodes as well" if source.snapshot.files else "is it the right cluster?"
     more = len(names) - _NAMED
     shown = ", ".join(names[:_NAMED])
     return f"there {'is' if len(names) == 1 else 'are'} {shown}" + (
@@ -263,8 +276,7 @@ def _print(made: Iterable[tuple[str, NodeRoutes]], output: str | None, *, alone:
         found = list(rows)
         click.echo(rendered(found[0] if alone else found, output))
     else:
-        pages = [_page(row) for row in rows]
-        click.echo("\n\n".join(pages) if pages else "There is no Node.")
+        click.echo("\n\n".join(_page(row) for row in rows))
 
 
 def _page(row: dict[str, Any]) -> str:
