@@ -145,7 +145,9 @@ def test_words_are_what_an_api_server_takes_them_for() -> None:
 def test_an_empty_dump_is_an_empty_cluster() -> None:
     """Nothing, only comments, or an empty list hold no objects."""
     empty = json.dumps({"apiVersion": "v1", "kind": "List", "items": []})
-    for text in ("", "# nothing\n", "---\n---\n", empty, "\ufeff"):
+    null = json.dumps({"apiVersion": "v1", "kind": "NodeList", "items": None})
+    written = "apiVersion: v1\nkind: NodeList\nitems:\n"
+    for text in ("", "# nothing\n", "---\n---\n", empty, null, written, "\ufeff"):
         assert snapshot(text).all(Node) == ()
 
 
@@ -165,6 +167,10 @@ def test_an_empty_dump_is_an_empty_cluster() -> None:
         (f"{PODS}---\n\nmetadata: {{name: a}}\n", "dump.yaml:14: no apiVersion and kind"),
         ('{"apiVersion":"v1","kind":"List","items":[\n1]}', "dump.yaml:2: not an object"),
         ("apiVersion: v1\nkind: List\nitems:\n- 1\n", "dump.yaml:4: not an object"),
+        ("# cut\nkind: List\nitems: 3\n", "dump.yaml:1: the items of this list are no list; give"),
+        ("---\nkind: NodeList\nitems: {a: 1}\n", "dump.yaml:2: the items of this list are no list"),
+        ('{"kind":"List","items":"x"}', "dump.yaml:1: the items of this list are no list; give"),
+        ('\n{"items":{},"kind":"PodList"}', "dump.yaml:1: the items of this list are no list"),
         (
             NODES.replace("podCIDR: 10.0.0.0/24", "podCIDR: 5"),
             "dump.yaml:3: Node: Expected `str`, got `int` - at `$.spec.podCIDR`",

@@ -38,6 +38,7 @@ SIZE_LIMIT = 2 << 30
 TOO_DEEP = (
     f"nested more than {DEPTH_LIMIT} levels deep, which no object is; give what kubectl get prints"
 )
+NO_LIST = "the items of this list are no list; give what kubectl get … -o yaml or -o json prints"
 SUFFIXES = frozenset({".yaml", ".yml", ".json"})
 
 _SEPARATOR = re.compile(rb"^(?:---|\.\.\.)(?=[ \t\r\n]|$)[^\n]*\n?", re.MULTILINE)
@@ -52,7 +53,7 @@ class _Head(Struct):
 class _ListHead(Struct):
     api_version: str = ""
     kind: str = ""
-    items: tuple[msgspec.Raw, ...] | msgspec.UnsetType | None = msgspec.UNSET
+    items: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +219,7 @@ def _from_json(document: Document) -> Iterator[DumpEntry]:
     if msgspec.UNSET is head.items or not head.kind.endswith("List"):
         yield _named(DumpEntry(head.api_version, head.kind, msgspec.Raw(document.text), document))
         return
-    for place, raw in enumerate(head.items or ()):
+    for place, raw in enumerate(_json_items(head.items, document)):
         entry = DumpEntry(head.api_version, head.kind, raw, document, place)
         try:
             item = msgspec.json.decode(raw, type=_Head)
@@ -227,6 +228,15 @@ def _from_json(document: Document) -> Iterator[DumpEntry]:
         except RecursionError:
             raise entry.error(TOO_DEEP) from None
         yield _named(_inside(head, item, raw, document, place))
+
+
+def _json_items(items: msgspec.Raw, document: Document) -> tuple[msgspec.Raw, ...]:
+    """The items of a list, each as it is written; null is none, as Go has it."""
+    try:
+        found = msgspec.json.decode(items, type=tuple[msgspec.Raw, ...] | None)
+    except msgspec.ValidationError:
+        raise document.error(NO_LIST) from None
+    return found or ()
 
 
 def _from_yaml(document: Document) -> Iterator[DumpEntry]:
@@ -245,7 +255,9 @@ def _from_yaml(document: Document) -> Iterator[DumpEntry]:
     if msgspec.UNSET is items or not head.kind.endswith("List"):
         yield _named(DumpEntry(head.api_version, head.kind, value, document))
         return
-    for place, item in enumerate(items if isinstance(items, list) else ()):
+    if items is not None and not isinstance(items, list):
+        raise document.error(NO_LIST)
+    for place, item in enumerate(items or ()):
         if not isinstance(item, dict):
             entry = DumpEntry(head.api_version, head.kind, {}, document, place)
             raise entry.error("not an object")
@@ -310,8 +322,9 @@ def _json_item(text: bytes, place: int | None) -> int:
     """How many lines are before an item of a list."""
     if place is None:
         return 0
-    items = msgspec.json.decode(text, type=_ListHead).items
-    assert isinstance(items, tuple)
+    listed = msgspec.json.decode(text, type=_ListHead).items
+    assert isinstance(listed, msgspec.Raw)
+    items = msgspec.json.decode(listed, type=tuple[msgspec.Raw, ...])
     position = text.index(b'"items"') + len(b'"items"')
     for raw in items[:place]:
         position = text.index(bytes(raw), position) + len(bytes(raw))
