@@ -106,3 +106,26 @@ def test_hard_keys_say_what_would_help(
     assert result.code == 0
     assert "NODATA, none is returned: no endpoint matches" in result.out
     assert "End the topology keys with *" in result.out
+
+
+@pytest.mark.parametrize(
+    ("client", "said"),
+    [
+        ("front/web-0", "all 2 endpoints are returned: none is hinted for node n-a"),
+        ("192.0.2.1", "all 2 endpoints are returned: the client's node is not known"),
+    ],
+)
+def test_hints_for_other_nodes_say_which_node_is_meant(
+    tmp_path_factory: pytest.TempPathFactory, capsys: Capture, client: str, said: str
+) -> None:
+    """Where all endpoints are hinted for nodes alone, a client elsewhere is told of its node."""
+    rows = [
+        endpoint(f"10.0.0.{at}", nodeName=name, hints={"forNodes": [{"name": name}]})
+        for at, name in enumerate(("n-b", "n-c"), 1)
+    ]
+    kept = [one for one in cluster() if one["kind"] != "EndpointSlice"]
+    path = tmp_path_factory.mktemp("dump") / "dump.yaml"
+    path.write_text(dump(*kept, pieces("db", rows)))
+    assert (
+        said in here(capsys, "explain", "name", "db.shop.svc", "--client", client, "-f", path).out
+    )

@@ -108,6 +108,24 @@ def test_node_rule() -> None:
     assert nearby((a, zoneless), ProxyLocation("a", "n9")).rule is RouteRule.PARTLY_HINTED
 
 
+@pytest.mark.parametrize(
+    ("hints", "place", "rule"),
+    [
+        ([("n1",), ("n2",)], ProxyLocation("a", "n9"), RouteRule.NOT_FOR_HERE),
+        ([("n1",), ("n2",)], ProxyLocation("", "n9"), RouteRule.NOT_FOR_HERE),
+        ([("n1",), ("n2",)], ProxyLocation("a"), RouteRule.PLACE_UNKNOWN),
+        ([("n1",), ()], ProxyLocation("a", "n9"), RouteRule.PARTLY_HINTED),
+        ([("n9",), ()], ProxyLocation("a", "n9"), RouteRule.PARTLY_HINTED),
+    ],
+)
+def test_node_hints_alone(
+    hints: list[tuple[str, ...]], place: ProxyLocation, rule: RouteRule
+) -> None:
+    """Where there are only node hints, all used is for want of a hint or of one for this node."""
+    targets = tuple(target(f"e{n}", hint=Hint((), nodes)) for n, nodes in enumerate(hints))
+    assert nearby(targets, place) == Selection(rule, targets)
+
+
 def test_local_policy() -> None:
     """Local traffic stays on the node, hinted elsewhere or not; terminating ones are the rest."""
     here = target("a1", "b")

@@ -219,6 +219,7 @@ def _reason(
     """Why these are told."""
     told, zone = len(chosen.targets), client.spot.labels.get(ZONE_LABEL, "")
     some = f"{told} of {count} endpoints are returned"
+    hinted = "zone" if any(one.hint.zones for one in chosen.targets) else "node"
     fix = ""
     match chosen.rule:
         case RouteRule.TOPOLOGY_KEY if chosen.key == ANY:
@@ -236,9 +237,10 @@ def _reason(
         case RouteRule.PARTLY_HINTED:
             text = f"all {count} endpoints are returned: not all of them carry hints"
         case RouteRule.NOT_FOR_HERE:
-            text = f"all {count} endpoints are returned: none is hinted for zone {zone}"
+            here = f"zone {zone}" if hinted == "zone" else f"node {client.spot.node}"
+            text = f"all {count} endpoints are returned: none is hinted for {here}"
         case RouteRule.PLACE_UNKNOWN:
-            text = f"all {count} endpoints are returned: the client's zone is not known"
+            text = f"all {count} endpoints are returned: the client's {hinted} is not known"
         case RouteRule.IGNORED:
             text = f"all {count} endpoints are returned: peers look for each other by this name"
         case _:

@@ -137,13 +137,12 @@ def nearby(targets: Iterable[T], place: ProxyLocation, *, hints: bool = True) ->
         here = tuple(target for target in ready if place.node in target.hint.nodes)
         if here:
             return Selection(RouteRule.SAME_NODE, here)
-    if not all(target.hint.zones for target in ready):
-        partly = any(target.hint for target in ready)
-        return Selection(RouteRule.PARTLY_HINTED if partly else RouteRule.UNHINTED, ready)
-    here = tuple(target for target in ready if place.zone in target.hint.zones)
-    if here:
-        return Selection(RouteRule.SAME_ZONE, here)
-    return Selection(RouteRule.NOT_FOR_HERE if place.zone else RouteRule.PLACE_UNKNOWN, ready)
+    if all(target.hint.zones for target in ready):
+        here = tuple(target for target in ready if place.zone in target.hint.zones)
+        if here:
+            return Selection(RouteRule.SAME_ZONE, here)
+        return Selection(RouteRule.NOT_FOR_HERE if place.zone else RouteRule.PLACE_UNKNOWN, ready)
+    return Selection(_not_by_zone(ready, place), ready)
 
 
 def by_keys(
@@ -186,6 +185,15 @@ def local(targets: Iterable[T], place: ProxyLocation) -> Selection[T]:
 def usable(target: RoutableEndpoint) -> bool:
     """Whether any proxy anywhere could use the endpoint."""
     return target.ready or _still_serves(target)
+
+
+def _not_by_zone(ready: tuple[T, ...], place: ProxyLocation) -> RouteRule:
+    """Why all are used where some have no zone hint, and no node hint helped."""
+    if not any(target.hint for target in ready):
+        return RouteRule.UNHINTED
+    if any(target.hint.zones for target in ready) or not all(t.hint.nodes for t in ready):
+        return RouteRule.PARTLY_HINTED
+    return RouteRule.NOT_FOR_HERE if place.node else RouteRule.PLACE_UNKNOWN
 
 
 def _same_value(
