@@ -15,7 +15,7 @@ from zonewise.traffic import (
     ServiceRoutes,
     service_routes,
 )
-from zonewise.traffic.routes import parse_address, parse_network
+from zonewise.traffic.routes import parse_address, parse_network, read_endpoints
 
 ENDPOINTS = [
     {"addresses": ["10.1.0.1"], "nodeName": "n1", "hints": {"forZones": [{"name": "a"}]}},
@@ -264,12 +264,48 @@ def test_what_is_no_network(text: str) -> None:
     ],
 )
 def test_a_garbled_slice_is_ignored(endpoint: dict[str, Any], said: str) -> None:
-    """A slice no API server would take is ignored as a whole, and the note says what is wrong."""
+    """A slice with an address that is none, or with too many hints, is ignored, with a note."""
     made = routes([*ENDPOINTS, endpoint])
     assert only(made, "ClusterIP").action == "reject"
     (note,) = made.notes
     assert (note.code, note.object) == ("InvalidEndpointSlice", "EndpointSlice/x/s-1")
     assert said in note.message
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"addressType": "IPv5"}, ["its address type is not known here: 'IPv5'"]),
+        ({"addressType": "FQDN"}, []),
+        ({"ports": [{"name": "", "port": 65_536}]}, ["65536 is no port"]),
+        ({"ports": [{"name": "", "port": -1}]}, ["-1 is no port"]),
+        ({"endpoints": [{"addresses": ["10.1.0.1", "169.254.0.1"]}]}, ["'169.254.0.1' is no"]),
+    ],
+)
+def test_what_a_slice_is_ignored_for(more: dict[str, Any], said: list[str]) -> None:
+    """An unknown type of addresses, a number that is no port, any address that is none: ignored."""
+    piece = {"metadata": {"name": "s-1"}, "addressType": "IPv4", "endpoints": ENDPOINTS}
+    ports = {"ports": [{"name": "", "port": 8080}]}
+    found = read_endpoints([convert(LeanEndpointSlice, piece | ports | more)])
+    assert not any(found.ports.values())
+    assert len(found.notes) == len(said)
+    assert all(text in note.message for text, note in zip(said, found.notes, strict=True))
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    [
+        {"addresses": [f"10.2.0.{i}" for i in range(150)]},
+        {"addresses": ["10.2.0.0"], "hints": {"forZones": [{"name": "a"}, {"name": "a"}]}},
+        {"addresses": ["10.2.0.0"], "hints": {"forZones": [{"name": "no zone!"}]}},
+        {"addresses": ["10.2.0.0"], "nodeName": "No Node!"},
+    ],
+)
+def test_what_a_slice_is_not_ignored_for(endpoint: dict[str, Any]) -> None:
+    """What an API server refuses besides misleads no proxy, and costs no endpoint."""
+    made = routes([*ENDPOINTS, endpoint], place=ProxyLocation("", "n9"))
+    chosen = [one.address for one in only(made, "ClusterIP").endpoints]
+    assert (chosen, made.notes) == (["10.1.0.1", "10.1.0.2", "10.2.0.0"], ())
 
 
 def test_ports_without_name_or_number() -> None:

@@ -9,8 +9,10 @@ Weights, if there are any, belong to a family. They count if every slice that ha
 carries the same text and the text is well formed; while a writer is between two slices, or if
 somebody else's slice carries none, they do not.
 
-A slice that no API server would have taken is ignored as a whole and noted: half of a garbled list
-is not what anybody meant. Ports without a name or a number are ignored, as every proxy does.
+A slice is ignored as a whole and noted if its address type is unknown, a port is no port, an
+address is none that an endpoint can have, or an endpoint has more than eight hints of a kind: half
+of a garbled list is not what anybody meant. Ports without a name or a number are ignored, as every
+proxy does.
 """
 
 from __future__ import annotations
