@@ -29,9 +29,11 @@ from zonewise.embedded.seed.seeder import Seeder
 from zonewise.runtime.webhook.admission import Allowed, Denied, decode
 from zonewise.webhook import Clamp, Granting
 from zonewise.webhook.gate import denied
+from zonewise.webhook.granting import GATHER
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
 
+WRITING = 0.01
 ALL = {"a": 10, "b": 10, "c": 10}
 
 
@@ -84,6 +86,29 @@ async def test_two_replicas_grant_exactly_what_is_allowed() -> None:
         ledger = await cluster.client.get(DisruptionLedger, "zonewise", NS)
         assert {grant.pod for grant in ledger.spec.grants} == set(granted)
         assert one.writes + two.writes <= 3
+
+
+async def test_a_burst_is_few_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Questions that come while others wait are written with them; a lone one waits for nobody."""
+    async with ground() as cluster:
+        who = replica(cluster, counted(maxUnavailable=10))
+        pods, loop, write = spread(**ALL), asyncio.get_running_loop(), who._write
+
+        async def slow(*given: Any) -> None:
+            await asyncio.sleep(WRITING)
+            await write(*given)
+
+        async def ask(at: float, item: Pod) -> bool:
+            await asyncio.sleep(at)
+            return (await who.ask(item, evicting=True)).allowed
+
+        monkeypatch.setattr(who, "_write", slow)
+        began = loop.time()
+        assert await ask(0, pods[0])
+        assert loop.time() - began == pytest.approx(WRITING)
+        burst = [ask(GATHER * number / len(pods), item) for number, item in enumerate(pods[1:])]
+        assert all(await asyncio.gather(*burst))
+        assert who.writes == 1 + 2
 
 
 async def test_a_refusal_costs_no_request() -> None:

@@ -3,8 +3,9 @@
 A question that costs nothing (free, uncovered, refused) is answered from memory at once and makes
 no request. Those that would be charged wait, per namespace, while the previous batch is written;
 then all that wait are judged in order, each seeing what the others got, and one write of the ledger
-covers every grant among them. So a burst of 500 deletions costs a few writes, and evictions that
-come one by one are not delayed by a timer.
+covers every grant among them. If some wait when a write ends, that is a burst: the next batch
+gathers for ``GATHER`` seconds, because a write costs an API server far more than a question. So a
+burst of 500 deletions costs a few writes, and evictions that come one by one are not delayed.
 
 The ledger is written on the version it was judged by. Who loses reads it and judges anew; after
 ``TRIES`` the questions are refused, which is always safe. The answer of a write is the new state of
@@ -39,6 +40,7 @@ from zonewise.runtime.client.client import Client
 from zonewise.runtime.process.logs import logger
 
 TRIES = 5
+GATHER = 0.05
 
 _log = logger("grants")
 
@@ -100,6 +102,8 @@ class Granting:
                         _log.exception("grants failed", namespace=namespace)
                     for question in batch:
                         _answer(question, _unwritten(question.pod, str(error)))
+                if namespace in self._waiting:
+                    await asyncio.sleep(GATHER)
         finally:
             del self._writing[namespace]
 
