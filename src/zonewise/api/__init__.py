@@ -1,6 +1,7 @@
 """The objects: lean typed Structs, quantities, selectors, reasons, gates and errors.
 
-Everything here is a pure value or a pure function. Nothing does I/O, asks a clock or rolls dice.
+Everything here is a pure value or a pure function. Nothing does I/O, reads a clock or uses
+randomness.
 
 Functions that would all be called ``parse`` stay in their modules, which are public::
 

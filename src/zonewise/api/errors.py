@@ -24,12 +24,12 @@
         ├── TooManyRequests     429
         └── ServerError         5xx
 
-``Terminal`` is the one special case: the same work, unchanged, can never succeed, so nobody
-retries it. Everything else may heal by itself: credentials are renewed, permissions are granted,
+``Terminal`` is the one special case: the same work, unchanged, can never succeed, so it is not
+retried. Everything else may recover by itself: credentials are renewed, permissions are granted,
 quotas and terminating namespaces (403) come and go, a missing kind (404) may be installed later.
 
-What a server sends is a stranger's text: messages are cut to ``MESSAGE_LIMIT`` characters and
-control characters are made visible, so one line on a terminal stays one line.
+What a server sends is untrusted: messages are cut to ``MESSAGE_LIMIT`` characters and control
+characters are made visible, so one line on a terminal stays one line.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class ConnectionFailed(ZonewiseError):
 
 
 class ProtocolError(ZonewiseError):
-    """Something answered that does not speak as a Kubernetes API server does."""
+    """The answer is not that of a Kubernetes API server."""
 
 
 class ParseError(Terminal, ValueError):
@@ -108,8 +108,8 @@ class LeadershipLost(Terminal):
 class ApiError(ZonewiseError):
     """The API server refused a request.
 
-    ``status`` is the server's own account, complete; ``str()`` is a bounded single line of it.
-    ``retry_after`` is in seconds, or None when the server did not ask for a pause.
+    ``status`` is the server's own, complete; ``str()`` is a bounded single line of it.
+    ``retry_after`` is in seconds, or None when the server did not request a pause.
     """
 
     by_code: ClassVar[dict[int, type[ApiError]]] = {}
@@ -172,7 +172,7 @@ class Unauthorized(ApiError, code=401):
 
 
 class Forbidden(ApiError, code=403):
-    """The credentials are good and may not do this, or admission said no."""
+    """The credentials are valid without permission for this, or admission refused it."""
 
     @property
     def namespace_ends(self) -> bool:
@@ -197,7 +197,7 @@ class AlreadyExists(Conflict):
 
 
 class Gone(ApiError, code=410):
-    """The version asked for is no longer kept: list again."""
+    """The requested version is no longer kept: list again."""
 
 
 class TooLarge(ApiError, Terminal, code=413):
@@ -213,7 +213,7 @@ class Invalid(ApiError, Terminal, code=422):
 
 
 class TooManyRequests(ApiError, code=429):
-    """The server, or a disruption budget, asks to come back later."""
+    """The server, or a disruption budget, asks to retry later."""
 
 
 class ServerError(ApiError):

@@ -1,10 +1,11 @@
 """What all objects have in common.
 
 Times stay text here: comparing and printing them needs no parsing, and decoding a hundred thousand
-of them would. ``zonewise.api.values.times`` turns them into datetimes where somebody calculates.
+of them would. ``zonewise.api.values.times`` turns them into datetimes where they are calculated
+with.
 
 A type says ``| None`` where real API servers send an explicit null (Go's encoder does so for empty
-lists, pointers and times that have no ``omitempty``). Nulls anywhere else, as people write them in
+lists, pointers and times that have no ``omitempty``). Nulls anywhere else, as users write them in
 YAML, are taken as absent by the slow path of ``zonewise.api.codec``.
 """
 
@@ -26,7 +27,7 @@ QuantityText: TypeAlias = str | int | float
 
 
 class OwnerReference(Struct):
-    """Whose an object is."""
+    """The owner of an object."""
 
     api_version: str = ""
     kind: str = ""
@@ -73,7 +74,7 @@ class ListMeta(Struct):
 
 
 class Object(Struct):
-    """A Kubernetes object: metadata, and a class that knows which resource it is of.
+    """A Kubernetes object: metadata, and a class that names its resource.
 
     A class that is ``metadata_only`` has its objects sent without anything else.
     """

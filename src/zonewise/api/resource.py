@@ -1,8 +1,8 @@
 """What a kind is called in paths.
 
-A ``Resource`` is the whole knowledge a client needs to talk about a kind: group, version, kind,
-plural and whether it lives in namespaces. Names come from users and from the cluster, so a path is
-never built from a segment that could change its meaning.
+A ``Resource`` is all that a client needs of a kind: group, version, kind, plural and whether it is
+namespaced. Names come from users and from the cluster, so a path is never built from a segment that
+could change its meaning.
 """
 
 from __future__ import annotations

@@ -2,19 +2,19 @@
 
 All objects are msgspec Structs with one set of rules, given once here instead of at each class:
 
-* frozen: a store hands the same object to many readers, so nobody may change it. Build a changed
-  copy with ``msgspec.structs.replace``.
+* frozen: a store hands the same object to many readers, so none may change it. Build a changed copy
+  with ``msgspec.structs.replace``.
 * ``gc=False``: a frozen tree has no cycles, so the cyclic collector has nothing to find in it.
   Sequences are tuples for the same reason; the collector untracks what is in them. A hundred
   thousand endpoints then cost it nothing (see ``zonewise.api.objects.discovery`` for the
   measurement).
-* keyword only: nobody can swap two strings by accident.
-* ``omit_defaults``: what was not said is not sent, as Kubernetes' own encoders do.
+* keyword only: two strings cannot be swapped by accident.
+* ``omit_defaults``: what was not set is not sent, as Kubernetes' own encoders do.
 * camelCase names on the wire; acronyms that camelCase gets wrong are spelled with ``field(name=)``.
 
 Unknown fields are skipped while decoding. These Structs are therefore lean views: never send a
-decoded one back as a whole (a PUT would delete what we do not know), only patches of fields that
-are ours. The exceptions are written in full and say so.
+decoded one back as a whole (a PUT would delete unknown fields), only patches of fields that are
+ours. The exceptions are written in full and say so.
 """
 
 from __future__ import annotations

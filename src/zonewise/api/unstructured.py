@@ -32,7 +32,7 @@ class Unstructured:
 
     @property
     def metadata(self) -> ObjectMeta:
-        """The typed metadata, made when first asked for."""
+        """The typed metadata, made when first used."""
         if self._metadata is None:
             raw = self.raw.get("metadata") or {}
             try:

@@ -1,8 +1,8 @@
 """Which kinds this server serves, each with its schema, its rules and where it is stored.
 
-Built-in kinds are there from the start; custom ones come and go with their definitions. Several
-served kinds may share one storage (versions of a custom resource, the two faces of Events);
-``Served.conversion`` and ``Served.versions`` tell them apart.
+Built-in kinds are served from the start; custom ones are added and removed with their definitions.
+Several served kinds may share one storage (versions of a custom resource, the two faces of Events);
+``Served.conversion`` and ``Served.versions`` distinguish them.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Served:
     conversion: Conversion | None = None
     versions: Versions | None = None  # of a custom resource that has several
     structure: Structure | None = None
-    deprecation: str = ""  # what everybody hears who uses it
+    deprecation: str = ""  # the warning for its users
     table: Mapping[str, Any] | None = None  # a custom version, whose columns are JSON paths
 
     @property
@@ -114,7 +114,7 @@ class Registry:
         return found
 
     def on_change(self, listener: Callable[[], None]) -> None:
-        """Call ``listener`` after kinds came or went."""
+        """Call ``listener`` after kinds were added or removed."""
         self._listeners.append(listener)
 
     def replace(self, gone: Iterable[Served], come: Iterable[Served]) -> None:
@@ -135,7 +135,7 @@ class Registry:
 
 
 def version_rank(version: str) -> tuple[int, int, int, str]:
-    """Sorts versions best first; what does not look like one comes last, by name."""
+    """Sorts versions best first; what does not look like one is last, by name."""
     match = _VERSION.fullmatch(version)
     if match is None:
         return 3, 0, 0, version

@@ -2,8 +2,8 @@
 
 Exit codes: 0 fine; 1 findings, refusal or not found; 2 the work could not start (usage,
 configuration, connection) or the program has a fault; 130 after Ctrl-C; 141 when the reader of our
-output went away. Whatever goes wrong is one sentence on stderr that says what to do. A traceback
-is shown only for our own faults, and only with ``-v``.
+output closed the pipe. Whatever goes wrong is one sentence on stderr that says what to do. A
+traceback is shown only for our own faults, and only with ``-v``.
 """
 
 from __future__ import annotations

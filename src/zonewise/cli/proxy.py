@@ -1,8 +1,8 @@
 """``zonewise proxy``: what the proxy of a node does with packets to Services.
 
-It serves until it is told to stop, and leaves the rules it wrote: packets go on, and the next
-program goes on from there. ``--cleanup`` removes them. ``--dry-run`` works out the routes from a
-dump or a cluster and prints them; it needs no rights on this machine and changes nothing.
+It serves until it is stopped, and leaves the rules it wrote: packets keep flowing, and the next
+program continues from there. ``--cleanup`` removes them. ``--dry-run`` computes the routes from a
+dump or a cluster and prints them; it needs no privileges on this machine and changes nothing.
 """
 
 from __future__ import annotations
@@ -208,10 +208,10 @@ def _asked(options: Options) -> _Source:
 def _routes(
     sources: Iterable[_Source], node_name: str | None, settings: RouteSettings
 ) -> Iterator[tuple[_Source, NodeRoutes]]:
-    """The routes of the nodes that were asked for, with the cluster they are of.
+    """The routes of the requested nodes, with their cluster.
 
-    A cluster without nodes has no routes. That is said: for all of them as for a node that is not
-    there, for one of several beside the routes of the others.
+    A cluster without nodes has no routes. That is reported: for all of them as for a node that does
+    not exist, for one of several beside the routes of the others.
     """
     from zonewise.api import LeanEndpointSlice, Node, Service
     from zonewise.traffic import ProxyLocation, node_routes

@@ -1,10 +1,10 @@
 """One call at a time per volume, among threads and among processes.
 
 A lock is a byte of one file, chosen by the hash of its key and locked for an open file description
-(``F_OFD_SETLK``): threads of one process exclude each other like strangers do, a process that is
-killed holds nothing, and no file is left behind per volume. Nobody waits: who comes second is told
-so (``ABORTED``) and comes again, which is what callers of CSI are made for. A collision of hashes
-(62 bits) would be such an answer too, no more.
+(``F_OFD_SETLK``): threads of one process exclude each other as processes do, a process that is
+killed holds nothing, and no file is left behind per volume. Nothing waits: the second call gets
+``ABORTED`` and is retried, as CSI callers must. A collision of hashes (62 bits) would be answered
+the same.
 
 Shared locks are for sources: a volume may be copied twice at once, and not be deleted meanwhile.
 """

@@ -1,8 +1,8 @@
-"""Where this node is: told on the command line, or read from its labels.
+"""Where this node is: set on the command line, or read from its labels.
 
 Labels are followed by a watch of the one Node. As long as one of them is missing the domain is not
-known: that is told (Probe is not ready, NodeGetInfo is UNAVAILABLE), never guessed, and nothing
-crashes; when the label comes, or changes, the next question is answered with it.
+known: that is reported (Probe is not ready, NodeGetInfo is UNAVAILABLE), never guessed, and nothing
+crashes; when the label is added or changed, the next request is answered with it.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class LabelledDomain(StoredDomain):
         super().__init__(store, node, labels)
 
     async def run(self) -> None:
-        """Follow the Node for ever."""
+        """Follow the Node, endlessly."""
         self._nodes.on_change(lambda *_: self._tell())
         await self._cache.run()
 

@@ -1,8 +1,9 @@
-"""Makes a driver known on every node: topology labels on the Node, the driver in its CSINode.
+"""Registers a driver on every node: topology labels on the Node, the driver in its CSINode.
 
-A kubelet does this when a plugin registers. The driver is asked where the node is; as long as it
-does not know (a label is missing) the node is left alone and asked again. A domain that changed is
-followed: the driver's own label gets the new value, the keys in CSINode never change.
+A kubelet does this when a plugin registers. The driver is asked for the node's domain; as long as
+that is unknown (a label is missing) the node is left unchanged and the driver is asked again. A
+domain that changed is followed: the driver's own label gets the new value, the keys in CSINode
+never change.
 """
 
 from __future__ import annotations

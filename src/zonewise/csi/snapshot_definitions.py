@@ -1,4 +1,4 @@
-"""The CustomResourceDefinitions of snapshots, for clusters that nobody has installed them on.
+"""The CustomResourceDefinitions of snapshots, for clusters that do not have them.
 
 Names, fields and columns are those of Kubernetes' snapshot API; clients written for it find what
 they expect. A cluster that has definitions of its own keeps them.

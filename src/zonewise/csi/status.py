@@ -2,7 +2,7 @@
 
 The caller (a sidecar, a kubelet, our provisioner loop) reads the code and a person the sentence, so
 both are chosen with care: ``ABORTED``, ``UNAVAILABLE`` and ``DEADLINE_EXCEEDED`` say "something may
-still happen, ask again with the same arguments", every other code says "nothing is under way".
+still happen, retry with the same arguments", every other code says "nothing is under way".
 ``RESOURCE_EXHAUSTED`` moves a pod to another node, so it is given only when nothing is left over.
 
 The numbers are gRPC's; this module does not import it, because the in-process transport has none.
@@ -49,12 +49,12 @@ class CsiError(ZonewiseError):
 
 
 def invalid(message: str) -> CsiError:
-    """A field is missing or says something that cannot be."""
+    """A field is missing or not valid."""
     return CsiError(Code.INVALID_ARGUMENT, message)
 
 
 def not_found(message: str) -> CsiError:
-    """What the call is about is not there."""
+    """What the call is about does not exist."""
     return CsiError(Code.NOT_FOUND, message)
 
 
@@ -69,5 +69,5 @@ def exhausted(message: str) -> CsiError:
 
 
 def aborted(message: str) -> CsiError:
-    """Another call is at work on the same thing; ask again."""
+    """Another call is working on the same object; retry."""
     return CsiError(Code.ABORTED, message)

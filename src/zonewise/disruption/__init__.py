@@ -1,4 +1,4 @@
-"""Who may be disturbed now: what budgets allow. Pure."""
+"""Which pods may be disrupted now: what budgets allow. Pure."""
 
 from zonewise.disruption.baseline import fitted, settled, shares
 from zonewise.disruption.budget import (

@@ -1,12 +1,12 @@
-"""Where the pods of a workload belong: shares, the remembered baseline, and how it moves.
+"""Where the pods of a workload belong: shares, the recorded baseline, and how it moves.
 
-A baseline is a number of pods for each domain. It is remembered, because what is *there* during an
-outage or a rollout is not what was agreed: counted from what is there, a zone of five falls to one
-after pods have moved. It is fitted to the replicas that are asked for each time it is read, so that
-scaling needs nobody to write it, and it settles on what is there once the workload is at rest.
+A baseline is a number of pods for each domain. It is recorded, because what *exists* during an
+outage or a rollout is not what was intended: counted from the existing pods, a zone of five falls
+to one after pods have moved. It is fitted to the requested replicas each time it is read, so that
+scaling needs no write of it, and it settles on the existing pods once the workload is at rest.
 
-Both moves go one pod at a time toward the even shares, and ties go by name, so that every reader of
-the same numbers has the same answer.
+Both moves go one pod at a time toward the even shares, and ties are broken by name, so that every
+reader of the same numbers gets the same result.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from heapq import heapify, heappop, heapreplace
 
 
 def shares(replicas: int, baseline: Mapping[str, int], domains: Iterable[str]) -> dict[str, int]:
-    """Replicas split evenly over domains; what is left over goes where most are, then by name."""
+    """Replicas split evenly over domains; the remainder goes where most are, then by name."""
     names = sorted(domains)
     if not names:
         return {}
@@ -26,8 +26,9 @@ def shares(replicas: int, baseline: Mapping[str, int], domains: Iterable[str]) -
 
 
 def fitted(replicas: int, baseline: Mapping[str, int], domains: Iterable[str]) -> dict[str, int]:
-    """The baseline with a sum of ``replicas``: pods come to who lacks most of its share, and go
-    from who is furthest above it.
+    """The baseline with a sum of ``replicas``.
+
+    Pods are added to the domain furthest below its share, or taken from the one furthest above it.
     """
     names = sorted(domains)
     made = {name: baseline.get(name, 0) for name in names}
@@ -41,7 +42,7 @@ def fitted(replicas: int, baseline: Mapping[str, int], domains: Iterable[str]) -
 def settled(
     replicas: int, baseline: Mapping[str, int], present: Mapping[str, int], domains: Iterable[str]
 ) -> dict[str, int]:
-    """The nearest baseline that agrees with what is there, once the workload is at rest.
+    """The nearest baseline that agrees with the existing pods, once the workload is at rest.
 
     With enough pods no domain is promised more than it has; with too few none less. What one domain
     gives up another takes: first those that are furthest from their share.

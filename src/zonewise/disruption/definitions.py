@@ -1,8 +1,8 @@
 """The CustomResourceDefinitions of budgets, ledgers and rollouts, as ``install`` prints them.
 
 What a schema and a rule can refuse is refused by the API server itself, with the field's path: a
-budget with both numbers or none, a percentage above 100, an operator nobody knows. Rules are on
-single fields where they can be, so that their cost stays far below the server's limit.
+budget with both numbers or none, a percentage above 100, an unknown operator. Rules are on single
+fields where they can be, so that their cost stays far below the server's limit.
 """
 
 from __future__ import annotations

@@ -3,12 +3,12 @@
 A budget's term does two things at once, and one rule tells them apart. Keys with ``Exists`` (or
 ``topologyKeys``, if they are given) are *grouping keys*: their values name the domains. Any other
 expression on a grouping key says which domains are *guarded*; one on another key, and a field, says
-which nodes are *looked at*. So "zone NotIn bar, zone Exists" guards every zone but bar, and counts
+which nodes are *considered*. So "zone NotIn bar, zone Exists" guards every zone but bar, and counts
 all of them.
 
 Without a term everything is one domain, ``*``; with a term that groups by nothing, the nodes it
-selects are. A node that is not looked at, or lacks a grouping key, is in no domain: its pods are
-``ELSEWHERE``, which nobody guards and every sum includes. An empty term selects no node.
+selects are. A node that is not considered, or lacks a grouping key, is in no domain: its pods are
+``ELSEWHERE``, which is never guarded and in every sum. An empty term selects no node.
 
 A domain's name is its values in the order of the keys, joined by ``/``, which no value contains.
 The keys of zones and regions have an old and a new spelling; either means both.
@@ -111,7 +111,7 @@ def old_keys(term: NodeSelectorTerm | None, topology_keys: tuple[str, ...] = ())
 
 
 def renewed(labels: Mapping[str, str]) -> Mapping[str, str]:
-    """Labels in which the new keys are there wherever only the old ones were."""
+    """Labels with the new keys added wherever only the old ones are set."""
     missing = {
         new: labels[old] for old, new in OLD_KEYS.items() if old in labels and new not in labels
     }

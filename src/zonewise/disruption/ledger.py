@@ -1,16 +1,16 @@
-"""The ledger: which pods were granted to somebody and may still be there.
+"""The ledger: the pods whose disruption was granted and that may still exist.
 
 One object per namespace, because all budgets of a pod are in its namespace: one compare-and-swap
 covers them all, and either every budget is charged or none. A grant is keyed by uid, so that a
 StatefulSet's next pod of the same name is another one.
 
-A grant counts while its pod is there and not leaving. It is kept longer, ``GRANT_SECONDS`` after it
-was made: a reader whose cache is older still sees the pod as healthy, and must find the grant. No
-request to the API server lives that long, so a pod that is there afterwards was not deleted, and
-counts as healthy again.
+A grant counts while its pod exists and is not terminating. It is kept longer, ``GRANT_SECONDS``
+after it was made: a reader whose cache is older still sees the pod as healthy, and must find the
+grant. No request to the API server lasts that long, so a pod that exists afterwards was not
+deleted, and counts as healthy again.
 
-``judged`` has, for each budget, the version of the object that the last grant was judged by.
-Whoever has an older one must not grant: the baseline in it may be of another time.
+``judged`` has, for each budget, the version of the object that the last grant was judged by. A
+replica with an older one must not grant: its baseline may be out of date.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Ledger:
     version: str = ""
 
     def live(self, pod: Pod, now: float) -> bool:
-        """Whether a pod was granted and its deletion may still come."""
+        """Whether a pod was granted and may still be deleted."""
         grant = self.grants.get(pod.metadata.uid or pod.metadata.name)
         return grant is not None and made(grant) + GRANT_SECONDS >= now
 
@@ -58,7 +58,7 @@ class Ledger:
         return Ledger(kept, {**self.judged, **newer}, self.version)
 
     def behind(self, budget: Budget) -> bool:
-        """Whether somebody granted by a newer version of a budget than this one."""
+        """Whether a grant was judged by a newer version of a budget than this one."""
         known = self.judged.get(f"{budget.kind}/{budget.name}", "")
         return order(known) > order(budget.version)
 
@@ -97,7 +97,7 @@ def made(grant: Grant) -> float:
 
 @lru_cache(maxsize=1024)
 def _moment(text: str) -> float:
-    """Grants of a second share it, and every verdict asks about all of them."""
+    """Cached: grants of one second share it, and every verdict reads all of them."""
     try:
         return times.parse(text).timestamp()
     except ParseError:

@@ -1,11 +1,11 @@
 """The status of a budget per domain: what is allowed, and the baseline the next count starts from.
 
-``expectedPods`` of a domain is the baseline as it is remembered, not as it was fitted for this
-count: whoever reads it fits it again. It changes only when a budget is counted for the first time,
-or of something else, and when its workload has settled. For DaemonSets it is their nodes.
+``expectedPods`` of a domain is the baseline as it is recorded, not as it was fitted for this count:
+every reader fits it again. It changes only when a budget is counted for the first time, or its spec
+changed, and when its workload has settled. For DaemonSets it is their nodes.
 
-A status equal to the present one is not written. Sums over domains stand in the fields that a
-PodDisruptionBudget has anyway; nobody decides by them.
+A status equal to the present one is not written. Sums over domains are in the fields that a
+PodDisruptionBudget has anyway; no decision uses them.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Answers of other servers, for as long as they say.
+"""Answers of other servers, kept for their time to live.
 
-An answer lives as long as its shortest record, at most ``LONGEST``; that there is no such name or
-record lives as long as the SOA record says (RFC 2308), at most ``LONGEST_DENIAL``. Failures are not
-kept. What is told has its time to live counted down.
+An answer is kept as long as its shortest record, at most ``LONGEST``; a negative answer as long as
+the SOA record says (RFC 2308), at most ``LONGEST_DENIAL``. Failures are not kept. Answers go out
+with their time to live counted down.
 
-*Stale* answers are kept for some time more if that was asked for (RFC 8767): they are told, with a
-short time to live, only when nobody upstream answers. *Bounded*: by number, and by the bytes that
-they take in memory, because one answer can have thousands of records; what was used longest ago
-goes first. Times to live are counted down once in a second and not for each who asks.
+*Stale* answers are kept for some more time if configured (RFC 8767): they are used, with a short
+time to live, only when no upstream answers. *Bounded*: by number, and by the bytes that they take
+in memory, because one answer can have thousands of records; the least recently used go first. Times
+to live are counted down once a second and not for each client.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class AnswerCache:
         return entry.aged
 
     def get_stale(self, question: Question, now: float) -> Message | None:
-        """What was true not too long ago, for when nobody answers."""
+        """An expired answer that is not too old, for when no upstream answers."""
         entry = self._entries.get(cache_key(question))
         if entry is None or now >= entry.until + self._stale:
             return None

@@ -1,20 +1,20 @@
-"""Names outside of the cluster: asked of other servers, in order, with failover.
+"""Names outside of the cluster: forwarded to other servers, in order, with failover.
 
 Servers come from flags, or from ``/etc/resolv.conf``, which is read again when it has changed. Stub
 domains have servers of their own. A name of the cluster never gets here.
 
 *Failover.* The first server is asked; if it has not answered after ``PATIENCE`` the next is asked
-beside it, and so on, and the first good answer wins. A server that fails at once (nobody listens
-there, or it says SERVFAIL or REFUSED) is not waited for. Servers that failed lately are asked last.
-After ``DEADLINE`` the answer is SERVFAIL, or a stale one.
+in parallel, and so on, and the first good answer wins. A server that fails at once (connection
+refused, SERVFAIL or REFUSED) is not waited for. Servers that failed lately are asked last. After
+``DEADLINE`` the answer is SERVFAIL, or a stale one.
 
-*Bounded*: so many questions at a time, and so many who wait for them; one more is SERVFAIL at once.
-The same question asked by many is asked once.
+*Bounded*: so many questions at a time, and so many clients that wait for them; one more is SERVFAIL
+at once. The same question of many clients is forwarded once.
 
 *Loops.* A server that leads back to us would turn one question into thousands. Each server is sent
-a question that only we know; whoever of them makes it arrive here is not used any more, and that is
-said in the log. Between the two, a question that comes back meets itself and waits for its own
-answer, so it goes round once.
+a random question; a server that makes it arrive here is not used any more, and that is logged.
+Until then, a question that comes back finds itself pending and waits for its own answer, so it goes
+round once.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ Servers = Callable[[], Sequence[Upstream]]
 
 
 class Forwarder:
-    """Asks other servers; see the module for order, bounds and loops."""
+    """Forwards to other servers; see the module for order, bounds and loops."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class Forwarder:
         self.looping: set[Upstream] = set()
 
     def is_own_probe(self, question: Question) -> bool:
-        """Whether a question is our own, come back; its server is not asked any more."""
+        """Whether a question is our own probe that came back; its server is not used any more."""
         upstream = self._probes.pop(question.lower, None)
         if upstream is None:
             return False
@@ -121,14 +121,14 @@ class Forwarder:
         return message
 
     async def close(self) -> None:
-        """Forget what is still being asked."""
+        """Drop pending questions."""
         tasks = (*self._open.values(), *self._probing)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _look_for_loops(self, now: float) -> None:
-        """Send every server, from time to time while it is used, a question that only we know."""
+        """Send every server, from time to time while it is used, a random question."""
         if now < self._next_probe:
             return
         self._next_probe = now + PROBE_EVERY
@@ -166,7 +166,7 @@ class Forwarder:
         return message
 
     def _order(self, question: Question, now: float) -> list[Upstream]:
-        """Whom to ask, the most promising first."""
+        """The servers to ask, the most promising first."""
         stubs = (domain for domain in self._stubs if is_within(question.lower, domain))
         stub = max(stubs, key=len, default=None)
         servers: Iterable[Upstream] = self._servers() if stub is None else self._stubs[stub]

@@ -1,8 +1,8 @@
 """What the name server counts, under the names CoreDNS has for it.
 
-Everything is read when somebody scrapes; the packet loop adds one to a number of the answer it
-gives, and nothing else. So dashboards made for CoreDNS show this server too. What has no
-counterpart there starts with ``zonewise_dns_``.
+Everything is read at each scrape; the packet loop increments one counter per answer, and nothing
+else. So dashboards made for CoreDNS show this server too. What has no counterpart there starts with
+``zonewise_dns_``.
 
 A request's duration is that of its share of a wake-up of the packet loop: all of its time is ours.
 """
@@ -66,7 +66,7 @@ class DnsMetrics(Collector):
         self._forwarder = forwarder
 
     def describe(self) -> Iterator[Metric]:
-        """Nothing is known before somebody asks."""
+        """Nothing: the metrics are known at a scrape only."""
         return iter(())
 
     def collect(self) -> Iterator[Metric]:

@@ -1,10 +1,10 @@
 """One question to one other server.
 
 Every question goes out of a socket of its own, so from a port that the kernel draws, with an id
-drawn here: who wants to slip in an answer has to guess both. The socket is connected, so packets
-from anywhere else never arrive; an answer counts only if id and question are those that were sent,
-and anything else that arrives is as if it had not. An answer that was cut off is asked for again
-over a stream. Servers that do not know EDNS are asked again without it.
+drawn here: a forged answer has to guess both. The socket is connected, so packets from anywhere
+else never arrive; an answer counts only if id and question are those that were sent, and anything
+else that arrives is ignored. A truncated answer is requested again over TCP. Servers without EDNS
+are asked again without it.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _draw = random.SystemRandom()
 
 
 class UpstreamFailed(ZonewiseError):
-    """A server did not answer, or not what was asked."""
+    """A server did not answer, or answered another question."""
 
 
 @dataclass(frozen=True, slots=True)
 class Upstream:
-    """A server that is asked, by address."""
+    """An upstream server, by address."""
 
     host: str
     port: int = PORT

@@ -1,4 +1,4 @@
-"""What is told about budgets and about the pods they hold: rows for JSON and for people.
+"""Reports about budgets and the pods they hold: rows for JSON and for text.
 
 Numbers are those of ``zonewise.disruption``, which also answers evictions; nothing is counted here
 but what a plain PodDisruptionBudget does not say itself.
@@ -66,7 +66,7 @@ class DomainRow:
 
 @dataclass(frozen=True, slots=True)
 class BudgetReport:
-    """How a budget stands."""
+    """The state of a budget."""
 
     budget: str
     namespace: str
@@ -116,10 +116,10 @@ class PodReport:
 class Disruption:
     """A cluster as reports about budgets read it.
 
-    ``now`` is what grants are measured against; a dump's is the latest moment it speaks of, so that
-    it tells tomorrow what it tells today. Only one that is fresh by the clock (``clock``, if there
-    is one) is of this moment: a grant in it that is over now was over when it was taken, or is by
-    the time anybody acts on what is told.
+    ``now`` is what grants are measured against; a dump's is the latest moment in it, so that its
+    report does not change with time. Only one that is fresh by the clock (``clock``, if there is
+    one) is of this moment: a grant in it that has expired now had expired when it was taken, or has
+    by the time the report is used.
     """
 
     def __init__(
@@ -276,7 +276,7 @@ def _moment(
     ledgers: Iterable[DisruptionLedger],
     clock: float | None,
 ) -> float:
-    """The latest moment that objects speak of; by the clock, if that was just now."""
+    """The latest moment in the objects; by the clock, if that was just now."""
     said = [grant.time for ledger in ledgers for grant in ledger.spec.grants]
     for node in nodes:
         said += [one.last_heartbeat_time or "" for one in node.status.conditions]

@@ -1,8 +1,8 @@
 """A cluster as reports read it: plain objects, indexed once, wherever they came from.
 
-Nothing is asked of the objects but what ``kubectl get nodes,services,endpointslices`` prints.
-A namespace of which no pod was read has none to go by; there the slices stand for them. A namespace
-that is not written is ``default``, as it is when such a file is applied.
+Nothing is needed of the objects but what ``kubectl get nodes,services,endpointslices`` prints. In a
+namespace of which no pod was read the slices stand for them. A namespace that is not written is
+``default``, as it is when such a file is applied.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class ReportedCluster:
         return known
 
     def pods(self, service: Service) -> list[Pod] | None:
-        """The pods a Service selects, by name; None if there is no pod to tell by."""
+        """The pods a Service selects, by name; None if there is no pod to decide by."""
         wanted = (service.spec.selector or {}).items()
         there = self._pods.get(key_of(service)[0])
         if there is None or not wanted:
@@ -81,7 +81,7 @@ class ReportedCluster:
         return found
 
     def slices(self, service: Service) -> tuple[LeanEndpointSlice, ...]:
-        """The slices of a Service, whoever writes them, by name."""
+        """The slices of a Service, whichever controller writes them, by name."""
         return tuple(self._by_service.get(key_of(service), ()))
 
 

@@ -1,14 +1,14 @@
-"""The endpoints of a Service in one address family: ours, somebody else's, and what was there.
+"""The endpoints of a Service in one address family: ours, foreign ones, and those before.
 
 Slices are ours if their label says that the EndpointSlice controller writes them. A dump that was
 cut down to the essentials has no such label on any slice of a Service; then they all are.
 
-Where pods are known, endpoints are made from them as the controller makes them, and slices tell
-only what was there before. Where they are not, slices tell both: who is an endpoint now, and by
-their hints what was decided before. A ready endpoint without a hint among others that have one is
-then read as one that came after the decision.
+Where pods are known, endpoints are made from them as the controller makes them, and slices give
+only the state before. Where they are not, slices give both: the endpoints now, and by their hints
+what was decided before. A ready endpoint without a hint among others that have one is then read as
+added after the decision.
 
-An endpoint is where its node is; what a slice says counts only once the node is gone.
+An endpoint is where its node is; what a slice says counts only once the node is deleted.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class ServiceEndpoints:
 def ours_and_foreign(
     slices: Iterable[LeanEndpointSlice],
 ) -> tuple[list[LeanEndpointSlice], list[LeanEndpointSlice]]:
-    """The slices of a Service by who writes them."""
+    """The slices of a Service: ours, and those of other controllers."""
     writers = [(part.metadata.labels.get(MANAGED_BY_LABEL, ""), part) for part in slices]
     us = MANAGER if any(writer == MANAGER for writer, _ in writers) else ""
     ours = [part for writer, part in writers if writer == us]
@@ -96,7 +96,7 @@ def _placed(target: TrafficEndpoint, zones: Mapping[str, str]) -> TrafficEndpoin
 
 
 def _each_once(targets: Iterable[TrafficEndpoint]) -> tuple[TrafficEndpoint, ...]:
-    """Each address once: while an endpoint moves between slices, the one that lives longer."""
+    """Each address once: while an endpoint moves between slices, the one that stays longer."""
     found: dict[str, TrafficEndpoint] = {}
     for target in targets:
         known = found.get(target.name)

@@ -1,10 +1,10 @@
-"""What the topology keys of a Service mean on every node: who is used there, and by which key.
+"""What the topology keys of a Service mean on every node: its endpoints there, and by which key.
 
-The same function decides that decides for a proxy, over the endpoints that a proxy takes: those of
-the slices as they are, port by port, without slices that it ignores. For a headless Service it is a
-name server that obeys keys, and its endpoints are those that have names. Nodes with the same values
-of the keys have the same verdict, so it is made once for each combination of values. Shares of
-traffic are by the CPU of nodes that count, as everywhere; ports count alike.
+The function of the proxy decides, over the endpoints that a proxy reads: those of the slices as
+they are, port by port, without slices that it ignores. For a headless Service it is a name server
+that obeys keys, and its endpoints are those that have names. Nodes with the same values of the keys
+have the same verdict, so it is made once for each combination of values. Shares of traffic are by
+the CPU of nodes that count, as everywhere; ports count alike.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def keys_report(cluster: ReportedCluster, service: Service, family: str) -> Keys
 
 
 def _by_port(cluster: ReportedCluster, service: Service, family: str) -> Mapping[str, _Endpoints]:
-    """The endpoints of each port by its name, as whoever obeys the keys takes them."""
+    """The endpoints of each port by its name, as the program that obeys the keys reads them."""
     slices = cluster.slices(service)
     if _headless(service):
         each = {one.address: one for one in reversed(named.read_endpoints(slices))}

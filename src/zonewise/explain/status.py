@@ -22,10 +22,10 @@ from zonewise.traffic.slices import services_of
 
 
 class ServiceTraffic(msgspec.Struct, frozen=True, rename="camel"):
-    """What became of a Service's requests, as simulated traffic counts it.
+    """The results of a Service's requests, as simulated traffic counts them.
 
-    ``failed`` is the part of the requests that nobody answered, ``in_zone`` that of the others
-    which stayed in their zone; None if there were no others.
+    ``failed`` is the part of the requests without an answer, ``in_zone`` that of the others which
+    stayed in their zone; None if there were no others.
     """
 
     requests: int

@@ -1,6 +1,6 @@
-"""What somebody should be woken up for, or at least told: rules for Prometheus.
+"""Alerting rules for Prometheus.
 
-As a PrometheusRule where the Prometheus operator is, else as a ConfigMap with a file of rules.
+As a PrometheusRule where the Prometheus operator runs, else as a ConfigMap with a file of rules.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def rules(*, budgets: bool = False) -> Obj:
 
 
 def _budget_rules() -> list[Obj]:
-    """What budgets need somebody for."""
+    """Alerts about budgets."""
     return [
         _rule(
             "ZonewiseGateFailing",
@@ -93,7 +93,7 @@ def _rule(name: str, expression: str, wait: str, severity: str, summary: str, te
 
 
 def alerts(wanted: Installation) -> list[Obj]:
-    """The rules as an object, in the form that was asked for."""
+    """The rules as an object, in the requested form."""
     if wanted.alerts == "prometheusrule":
         return [
             {

@@ -102,7 +102,7 @@ def _panel(number: int, title: str, unit: str, queries: list[tuple[str, str]]) -
 
 
 def dashboard(wanted: Installation) -> list[Obj]:
-    """The ConfigMap, if it was asked for."""
+    """The ConfigMap, if it was requested."""
     if not wanted.dashboard:
         return []
     return [

@@ -1,8 +1,8 @@
-"""The name server: its account, two pods, and the Service clients ask.
+"""The name server: its account, two pods, and its Service.
 
-It listens on a port above 1024, which needs no rights, and the Service gives it port 53. Its
+It listens on a port above 1024, which needs no capability, and the Service gives it port 53. Its
 account may read Services, namespaces, EndpointSlices and PodLocators: neither pods nor nodes. Other
-names are asked of the node's own servers (``dnsPolicy: Default``), never of the cluster's.
+names are forwarded to the node's own servers (``dnsPolicy: Default``), never to the cluster's.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ _READ = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WantedProxy:
-    """The choices of whoever installs the proxy; ``api_server`` is ``host:port`` or ""."""
+    """The installation options of the proxy; ``api_server`` is ``host:port`` or ""."""
 
     image: str
     version: str = ""

@@ -2,7 +2,8 @@
 
 Reading is cluster-wide, because Services are everywhere. Writing is: slices as far as the mode
 goes, the condition on Services, events, PodLocators; our own lease and Secret, by name; our own
-webhook configurations, by name. ``create`` cannot be limited to a name, so there it stands alone.
+webhook configurations, by name. ``create`` cannot be limited to a name, so there it is a rule of
+its own.
 """
 
 from __future__ import annotations
@@ -68,10 +69,12 @@ def _everywhere(wanted: Installation) -> list[Obj]:
 
 
 def _budgets(wanted: Installation) -> list[Obj]:
-    """Counting budgets reads workloads and writes statuses; holding them writes ledgers, marks
-    pods, makes ReplicaSets smaller, and rolls out by domain: a budget for each rollout, evictions,
-    the revision a StatefulSet is at. Custom owners are asked for their scale: whoever has such
-    workloads grants that with a role of their own.
+    """The permissions for budgets.
+
+    Counting reads workloads and writes statuses; enforcing writes ledgers, marks pods, scales
+    ReplicaSets down, and rolls out by domain: a budget for each rollout, evictions, the revision a
+    StatefulSet is at. The scale of custom owners is read: where such workloads exist, the
+    administrator grants that with an extra role.
     """
     if wanted.budgets == "off":
         return []

@@ -158,7 +158,7 @@ def read_configuration(file: str) -> Configuration:
 
 
 def _present(value: Any) -> Any:
-    """Without nulls: a field that is null is one that is not there."""
+    """Without nulls: a null field counts as absent."""
     if isinstance(value, dict):
         return {key: _present(one) for key, one in value.items() if one is not None}
     return value

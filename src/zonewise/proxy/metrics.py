@@ -131,12 +131,12 @@ class ProxyMetrics(Observer):
         self._deleted.labels(family).inc(count)
 
     def asked(self, path: str, code: int) -> None:
-        """Somebody asked for health."""
+        """A health check was requested."""
         self._asked[path].labels(str(code)).inc()
 
 
 class _Routes(Collector):
-    """How many Services are routed how, counted when somebody asks."""
+    """How many Services are routed how, counted at each scrape."""
 
     def __init__(self, summary: RoutesSummary) -> None:
         self._summary = summary

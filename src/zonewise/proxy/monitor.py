@@ -1,9 +1,9 @@
 """Health and metrics of a proxy over HTTP, as kube-proxy serves them.
 
 ``/healthz`` is for load balancers: is this node to be sent traffic? Not while its rules are out of
-date, and not while the node is about to go away. ``/livez`` is for whoever would restart the proxy:
-the same without the node. Both are 503 until the first write. ``/metrics``, ``/proxyMode`` and
-``/routes``, which rule each Service got, are served at another address.
+date, and not while the node is being deleted. ``/livez`` is for liveness probes: the same without
+the node. Both are 503 until the first write. ``/metrics``, ``/proxyMode`` and ``/routes``, which
+rule each Service got, are served at another address.
 """
 
 from __future__ import annotations

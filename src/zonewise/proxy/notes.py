@@ -1,11 +1,10 @@
-"""What people should know of a Service, as events: an ignored slice, keys that are no keys.
+"""Faults of a Service, as events: an ignored slice, topology keys that are not valid.
 
 Every node's proxy sees the same fault, so an event's name is made from what it says: the first
-proxy creates it, the others find it there, and a proxy that starts again does not tell it again.
-``zonewise controller`` tells of wrong keys too, under the same name.
-What happens on one node only (a port that is taken) has the node in it. Events are told by a task
-of their own from a bounded queue, and one that cannot be told now is not told: they help people,
-nothing relies on them.
+proxy creates it, the others find it, and a proxy that restarts does not send it again. ``zonewise
+controller`` reports wrong keys too, under the same name. What happens on one node only (a port that
+is taken) has the node in it. Events are sent by a task of their own from a bounded queue, and one
+that cannot be sent now is dropped: nothing relies on them.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ _log = logger("notes")
 
 
 class Notes(Observer):
-    """Tells what is new about Services."""
+    """Reports what is new about Services."""
 
     def __init__(
         self,
@@ -72,7 +71,7 @@ class Notes(Observer):
         self._add(key, "FailedToStartServiceHealthcheck", note, self._node)
 
     async def run(self) -> None:
-        """Tell events until cancelled."""
+        """Send events until cancelled."""
         while True:
             while self._queue:
                 await self._tell(*self._queue.popleft())

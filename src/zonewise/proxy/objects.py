@@ -24,7 +24,7 @@ class ServiceCIDRSpec(Struct):
 
 
 class ServiceCIDR(Object):
-    """Where ClusterIPs come from."""
+    """The ranges of ClusterIPs."""
 
     resource: ClassVar = Resource(
         "networking.k8s.io", "v1", "ServiceCIDR", "servicecidrs", namespaced=False

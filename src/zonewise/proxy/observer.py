@@ -1,4 +1,4 @@
-"""Who looks on while the proxier works, and what they are told."""
+"""Observers of the proxier, and what they are notified of."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ class Sync:
 
 
 class Observer:
-    """Told by the proxier, in its own thread and time: whoever has much to do does it elsewhere."""
+    """Called by the proxier, in its own thread: long work must be done elsewhere."""
 
     def came(self, change: Change) -> None:
         """A Service or a slice changed."""
 
     def routed(self, key: Key, routes: ServiceRoutes | None) -> None:
-        """A Service has these routes now, or is gone; they are about to be written."""
+        """A Service has these routes now, or is deleted; they are about to be written."""
 
     def synced(self, sync: Sync) -> None:
-        """What was told since the last time is in the kernel."""
+        """All routes since the last call are in the kernel."""
 
     def failed(self, error: Exception) -> None:
         """The kernel holds what it held before."""
 
     def not_swept(self, error: Exception) -> None:
-        """Chains that nobody uses could not be removed."""
+        """Unused chains could not be removed."""

@@ -1,9 +1,10 @@
-"""The proxy as a program: its parts, and the order in which they begin and end.
+"""The proxy as a program: its parts, and the order in which they start and stop.
 
 First the kernel's rules: nothing that they do not need is loaded before they are written, or before
-``PATIENCE`` seconds have passed, so that a proxy which waits for an API server can be asked how it
-is. Until then the garbage collector rests too: it would walk what is just being made. Told to stop,
-the program leaves the tables as they are: packets go on, and the next one goes on from there.
+``PATIENCE`` seconds have passed, so that a proxy which waits for an API server answers health
+checks. Until then the garbage collector is off too: it would walk what is just being made. On
+shutdown the program leaves the tables as they are: packets keep flowing, and the next program
+continues from there.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ async def initialise(settings: ProxySettings) -> None:
 
 
 class NodeProxy:
-    """One node's proxy with all that looks on: three endless tasks, whoever runs them."""
+    """One node's proxy with all its observers: three endless tasks for the caller to run."""
 
     def __init__(
         self,
@@ -70,7 +71,7 @@ class NodeProxy:
         self.proxier.observers = (self._summary, self.notes, self._flows)
 
     async def look_out(self) -> None:
-        """Tell of health and metrics, from the first write on or once that takes too long."""
+        """Serve health and metrics, from the first write on or once that takes too long."""
         with suppress(TimeoutError):
             async with asyncio.timeout(PATIENCE):
                 await self._summary.written.wait()
@@ -104,7 +105,7 @@ async def serve(process: Process, client: Client, settings: ProxySettings) -> No
 
 
 async def service_cidrs(client: Client, cache: Cache) -> Store[ServiceCIDR] | None:
-    """Where ClusterIPs come from; clusters before 1.33 do not say, and then nothing is dropped."""
+    """The ranges of ClusterIPs; clusters before 1.33 do not say, and then nothing is dropped."""
     try:
         await client.list(ServiceCIDR, limit=1)
     except (NotFound, Forbidden) as error:

@@ -1,8 +1,8 @@
-"""The kernel's table of connections: its size and how long it remembers, if somebody asks.
+"""The kernel's conntrack table: its size and timeouts, if configured.
 
-Nothing is touched that was not asked for. A size is only ever raised: others may have reasons for a
-larger one. A value that cannot be set, in a container without the right to, is one warning and no
-reason to stop: packets go on without it.
+Nothing is changed that was not configured. A size is only ever raised: others may have reasons for
+a larger one. A value that cannot be set, in a container without permission, is one warning and no
+reason to stop: packets flow without it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _log = logger("sysctls")
 
 
 def apply(wanted: Conntrack, *, folder: Path = _FOLDER, cores: int | None = None) -> None:
-    """Tell the kernel what was asked for."""
+    """Apply the configured values to the kernel."""
     for name, value in _values(wanted, cores or os.cpu_count() or 1):
         file = folder / name
         try:

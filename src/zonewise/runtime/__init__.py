@@ -1,4 +1,4 @@
-"""How controllers live: client, watch, store, queue, controller, election, recorder, metrics.
+"""What controllers run on: client, watch, store, queue, controller, election, recorder, metrics.
 
 ``docs/runtime.md`` is the guide. The names imported below are the public ones. A type checker reads
 the import statements; at run time each is executed when its name is first used, because a program

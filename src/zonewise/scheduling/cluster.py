@@ -1,16 +1,16 @@
 """The cluster as the scheduler sees it, changed piece by piece, and its decisions.
 
-Everything told to a ``SchedulerCluster`` is kept in sums and counts, so that a decision costs what
-changed since the last one of its kind and not what there is. Each change of a node, or of a pod on
-it, puts the node's name into a log. Requirements that are asked again look only at the nodes in the
-log since it was last asked (``ranking``). The answer depends on what the cluster is, never on the
-order in which it was told or on what was asked before: a fresh ``SchedulerCluster`` told the same
-gives the same.
+The input of a ``SchedulerCluster`` is kept in sums and counts, so that the cost of a decision
+depends on the changes since the last one of its kind and not on the cluster's size. Each change of
+a node, or of a pod on it, puts the node's name into a log. Repeated requirements look only at the
+nodes in the log since their last decision (``ranking``). The answer depends on the state of the
+cluster, never on the order of the changes or on earlier decisions: a fresh ``SchedulerCluster``
+with the same input gives the same.
 
-``assume`` puts a pod on a node before the API server knows; telling the pod later confirms it.
+``assume`` puts a pod on a node before its binding is written; ``set_pod`` later confirms it.
 
-Bounded: rankings are kept for the requirements asked last, the log is cut where nobody reads it any
-more.
+Bounded: rankings are kept for the most recent requirements, the log is cut where it is no longer
+read.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class _Asked:
 
 
 class SchedulerCluster:
-    """Nodes, pods and what else matters; ``decide`` says where a pod goes."""
+    """Nodes, pods and what else matters; ``decide`` chooses a pod's node."""
 
     def __init__(self, *, seed: int = 0) -> None:
         self.node_infos: dict[str, NodeInfo] = {}
@@ -87,14 +87,14 @@ class SchedulerCluster:
         self._node_fits: dict[tuple[NodeRequirements, frozenset[str] | None], NodeFits] = {}
         self._asked: OrderedDict[Requirements, _Asked] = OrderedDict()
         self._nominated: dict[Key, PodInfo] = {}
-        # What was said to requirements that no node meets, until anything changes: thousands of
-        # equal pods that wait cost as much as one.
+        # The answer to requirements that no node meets, until anything changes: thousands of equal
+        # pods that wait cost as much as one.
         self._refused: dict[object, SchedulingDecision] = {}
 
     # What there is
 
     def set_node(self, node: Node) -> None:
-        """A node came or changed."""
+        """A node was added or changed."""
         self._refused.clear()
         name = node.metadata.name
         node_info = self.node_infos.get(name)
@@ -108,7 +108,7 @@ class SchedulerCluster:
             self._settle(pod_info)
 
     def remove_node(self, name: str) -> None:
-        """A node is gone; its pods are remembered, should it come back."""
+        """A node was deleted; its pods are kept, should it come back."""
         node_info = self.node_infos.get(name)
         if node_info is None:
             return
@@ -120,7 +120,7 @@ class SchedulerCluster:
         self._refused.clear()
 
     def set_pod(self, pod: Pod) -> None:
-        """A pod that has a node came or changed; one that has ended takes no room."""
+        """A pod that has a node was added or changed; one that has ended takes no room."""
         if not pod.spec.node_name or finished(pod):
             self.remove_pod(pod.key)
             return
@@ -135,7 +135,7 @@ class SchedulerCluster:
         self._tell(PodInfo(pod, self.requirements_cache.requirements(pod), node))
 
     def remove_pod(self, key: Key) -> None:
-        """A pod is gone."""
+        """A pod was deleted."""
         pod_info = self._pod_infos.pop(key, None)
         if pod_info is None:
             return
@@ -166,24 +166,24 @@ class SchedulerCluster:
         ]
 
     def set_namespace(self, namespace: Namespace) -> None:
-        """A namespace came or got other labels."""
+        """A namespace was added or got other labels."""
         meta = namespace.metadata
         if self._spaces.get(meta.name) != meta.labels:
             self._spaces[meta.name] = meta.labels
             self._forget()
 
     def set_budget(self, budget: PodDisruptionBudget) -> None:
-        """A budget came or changed."""
+        """A budget was added or changed."""
         self._refused.clear()
         self.budgets[budget.key] = (budget, understood(budget.spec.selector))
 
     def remove_budget(self, key: Key) -> None:
-        """A budget is gone."""
+        """A budget was deleted."""
         self._refused.clear()
         self.budgets.pop(key, None)
 
     def set_csi_node(self, node: CSINode) -> None:
-        """The drivers of a node came or changed."""
+        """The drivers of a node were added or changed."""
         self.volume_cache.set_limits(node)
         self._touch(node.metadata.name)
 
@@ -380,7 +380,7 @@ class SchedulerCluster:
         def tally(*selections: PodSelection) -> PodCounts:
             return self._tallies.use(selections, self._pod_infos.values(), self._spaces)
 
-        # Where only one node is asked, there is nothing to compare.
+        # Where only one node is eligible, there is nothing to compare.
         alone = requirements.needs.names is not None and len(requirements.needs.names) == 1
         for one in requirements.hard:
             yield topology_count(CountRole.SPREAD, one.key, tally(one.selection), constraint=one)
@@ -401,7 +401,7 @@ class SchedulerCluster:
                 yield topology_count(role, carried.term.key, carried, weight=carried.weight)
 
     def _tidy(self) -> None:
-        """Forget terms that nobody carries any more; revisions of workloads leave them behind."""
+        """Drop terms that no pod carries any more; revisions of workloads leave them behind."""
         self._forget()
         self._carried = {key: one for key, one in self._carried.items() if one.by_node}
         self._carriers = list(self._carried.values())
@@ -457,7 +457,7 @@ class SchedulerCluster:
             self._homeless.setdefault(pod_info.node, {})[pod_info.key] = pod_info
 
     def _same(self, known: PodInfo, pod: Pod) -> bool:
-        """Whether a pod that was told again means the same for the cluster."""
+        """Whether an updated pod means the same for the cluster."""
         old, new = known.pod.metadata, pod.metadata
         return (
             known.node == pod.spec.node_name

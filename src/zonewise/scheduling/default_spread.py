@@ -33,7 +33,7 @@ class DefaultSpread:
         self._known: dict[object, Selector] = {}
 
     def set_service(self, key: Key, selects: Mapping[str, str] | None) -> None:
-        """A Service came or changed; one that selects nothing binds nobody."""
+        """A Service was added or changed; one that selects nothing has no effect."""
         if not selects:
             self.remove_service(key)
             return
@@ -41,19 +41,19 @@ class DefaultSpread:
         self._known.clear()
 
     def remove_service(self, key: Key) -> None:
-        """A Service is gone."""
+        """A Service was deleted."""
         if self._services.get(key[0], {}).pop(key[1], None) is not None:
             self._known.clear()
 
     def set_owner(self, kind: str, key: Key, selects: LabelSelector | None) -> None:
-        """A workload came or changed."""
+        """A workload was added or changed."""
         found = understood(selects)
         if self._owners.get((kind, key)) != found:
             self._owners[kind, key] = found
             self._known.clear()
 
     def remove_owner(self, kind: str, key: Key) -> None:
-        """A workload is gone."""
+        """A workload was deleted."""
         if self._owners.pop((kind, key), None) is not None:
             self._known.clear()
 

@@ -1,13 +1,13 @@
-"""Which less important pods make room, on which node.
+"""Which pods of lower priority are preempted, on which node.
 
-A node is considered if taking pods off it could help. All pods less important than the one that
-waits are taken off; if it still does not fit, the node is out. Else they are put back one by one as
-long as it fits: first those whose budget would be broken, then the others, the most important
-first. Who cannot be put back is a victim.
+A node is considered if removing pods from it could help. All pods of lower priority than the one
+that waits are removed; if it still does not fit, the node is out. Else they are put back one by one
+as long as it fits: first those whose budget would be violated, then the others, the most important
+first. A pod that cannot be put back is a victim.
 
-Of several nodes the one is taken that breaks the fewest budgets; then, in this order, whose most
-important victim is least important, whose victims together are, who has fewer of them, whose most
-important victims started last. What is left is decided by the node's ``tie``. As many nodes are
+Of several nodes the one is taken that violates the fewest budgets; then, in this order, whose most
+important victim is least important, whose victims together are, which has fewer of them, whose most
+important victims started last. Remaining ties are broken by the node's ``tie``. As many nodes are
 tried as Kubernetes' scheduler tries: a tenth, or a hundred if that is more.
 """
 
@@ -37,7 +37,7 @@ REASON = "PreemptionByScheduler"
 def preempt(
     cluster: SchedulerCluster, pod: Pod, ranking: Ranking, refusals: Mapping[str, NodeRefusal]
 ) -> tuple[Preemption | None, str, bool]:
-    """Whom to take off, or what to say; and whether an earlier nomination stays."""
+    """The victims, or the message; and whether an earlier nomination stays."""
     unfit = _ineligible(cluster, pod, refusals)
     if unfit:
         return None, unfit, True
@@ -136,7 +136,7 @@ def _victims(
 def _by_budget(
     pod_infos: Iterable[PodInfo], budgets: Mapping[Key, tuple[PodDisruptionBudget, Selector]]
 ) -> tuple[list[PodInfo], list[PodInfo]]:
-    """Pods whose budget would be broken, were all before them in the list taken; and the others."""
+    """Pods whose budget would be violated if all before them were removed; and the others."""
     allowed = {key: budget.status.disruptions_allowed for key, (budget, _) in budgets.items()}
     breaking: list[PodInfo] = []
     others: list[PodInfo] = []

@@ -1,4 +1,4 @@
-"""Which pods a pod wants near, or away, and how evenly it wants to be spread: compiled.
+"""Affinity, anti-affinity and topology spread of a pod: compiled.
 
 Two terms that mean the same are equal, so that many pods share one count (``pod_counts``).
 ``matchLabelKeys`` and ``mismatchLabelKeys`` are resolved with the labels of the pod that carries
@@ -22,7 +22,7 @@ from zonewise.topology import HOSTNAME_LABEL, ZONE_LABEL
 class PodSelection:
     """Which pods are meant: by namespace, by the namespace's labels, by their own.
 
-    Pods that end are not ``counted`` where only living ones matter.
+    Terminating pods are not ``counted`` where only others matter.
     """
 
     namespaces: frozenset[str]
@@ -39,7 +39,7 @@ class PodSelection:
         return self.pods.matches(labels)
 
     def keys(self) -> Iterator[str]:
-        """The labels of pods that are asked for."""
+        """The labels of pods that it selects by."""
         return (requirement.key for requirement in self.pods.requirements)
 
 
@@ -105,7 +105,7 @@ def default_constraints(namespace: str, pods: Selector) -> tuple[Constraint, ...
 
 
 def living(namespace: str, pods: Selector) -> PodSelection:
-    """The pods of a namespace that do not end; an empty selector counts nobody."""
+    """The pods of a namespace that are not terminating; an empty selector counts none."""
     counted = pods if pods.requirements else NOTHING
     return PodSelection(frozenset((namespace,)), NOTHING, counted, ending=False)
 

@@ -1,11 +1,11 @@
-"""What other pods say about a node: counts per domain, and what they mean.
+"""What other pods mean for a node: counts per domain, and their effect.
 
-A factor counts pods (a tally, or who carries a term) over the domains of one topology key. Its
-role says what follows: refuse where the count is too high or zero, or score by it.
+A factor counts pods (a tally, or the pods that carry a term) over the domains of one topology key.
+Its role says what follows: refuse where the count is too high or zero, or score by it.
 
 Domains are *wide* (a zone with hundreds of nodes) or *narrow* (a hostname: one node). A change of a
-wide count touches many nodes, so nodes are filed under the domain's name and the count is looked up
-when they are compared. A change of a narrow count touches one, so the node is filed under the count
+wide count touches many nodes, so nodes are indexed by the domain's name and the count is looked up
+when they are compared. A change of a narrow count touches one, so the node is indexed by the count
 itself; else every node would have a drawer of its own.
 """
 
@@ -76,7 +76,7 @@ class TopologyCount:
         )
 
     def join(self, name: str, label: str | None, domain: str | None) -> None:
-        """A node comes, with no pods yet."""
+        """A node is added, with no pods yet."""
         if domain is not None:
             self.members[domain] = self.members.get(domain, 0) + 1
             self.sums.setdefault(domain, 0)
@@ -84,7 +84,7 @@ class TopologyCount:
             self.nodes.setdefault(label, set()).add(name)
 
     def leave(self, name: str, label: str | None, domain: str | None, count: int) -> None:
-        """A node goes, with its pods."""
+        """A node is removed, with its pods."""
         if domain is not None:
             self.members[domain] -= 1
             self.sums[domain] -= count

@@ -1,12 +1,12 @@
-"""Which of the volumes that are there suits a claim. Pure.
+"""Which of the existing volumes suits a claim. Pure.
 
-A volume suits if class, mode and selector agree, if it can do every access mode that is asked for
-and is large enough. Of those the one with the fewest further abilities is taken, then the smallest,
-so that nobody gets more than necessary. A volume that names the claim already is the claim's,
-and nobody else's.
+A volume suits if class, mode and selector agree, if it supports every requested access mode and is
+large enough. Of those the one with the fewest other access modes is taken, then the smallest, so
+that no claim gets more than necessary. A volume whose claimRef names a claim is for that claim
+only.
 
-A claim of a class that waits for its first consumer is offered nothing before a node is chosen;
-then only what can be used from that node.
+A claim of a WaitForFirstConsumer class is offered nothing before a node is selected; then only
+volumes that can be used from that node.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from zonewise.api.values import nodeselector, quantity, selector
 
 
 def belongs(volume: PersistentVolume, claim: PersistentVolumeClaim) -> bool:
-    """Whether a volume names the claim: by name, and by uid if it says one."""
+    """Whether a volume names the claim: by name, and by uid if it has one."""
     ref = volume.spec.claim_ref
     return (
         ref is not None
@@ -29,7 +29,7 @@ def belongs(volume: PersistentVolume, claim: PersistentVolumeClaim) -> bool:
 
 
 def mismatch(volume: PersistentVolume, claim: PersistentVolumeClaim) -> str:
-    """Why a volume that is asked for by name does not do; empty if it does."""
+    """Why a volume that is requested by name does not suit; empty if it does."""
     wanted, spec = claim.spec, volume.spec
     if _size(volume.spec.capacity) < _size(wanted.resources.requests):
         return "requested PV is too small"

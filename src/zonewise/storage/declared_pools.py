@@ -76,7 +76,7 @@ def segments(value: Any, where: str, labels: DomainLabels) -> dict[str, str]:
     """``[{"domainLabel", "value"}]``, not empty, in the order of the labels.
 
     Labels may be given with their prefix or without. Where the driver has no domain labels, any
-    name is taken: nobody compares them with anything.
+    name is accepted: nothing compares them.
     """
     found: dict[str, str] = {}
     for name, segment, place in _segments(value, where, labels):

@@ -1,26 +1,26 @@
 """What a CSI call is refused with: a code, and why.
 
 The codes are the protocol's, by name, so that no decision depends on gRPC. What each means to the
-one who asked is decided here once:
+caller is decided here once:
 
 ============================  =================================================================
-``INVALID_ARGUMENT``          a field is missing or bad, a class nobody can use, a bad source
-``NOT_FOUND``                 the source, volume, snapshot or node is not there
+``INVALID_ARGUMENT``          a field is missing or bad, an unusable class, a bad source
+``NOT_FOUND``                 the source, volume, snapshot or node does not exist
 ``ALREADY_EXISTS``            the name is taken by something that is not compatible
 ``RESOURCE_EXHAUSTED``        no pool there has room; *nothing is left behind*, choose a new node
 ``FAILED_PRECONDITION``       in use, published elsewhere, has dependents
 ``OUT_OF_RANGE``              a size that cannot be
-``ABORTED``                   somebody works on it, or a page token nobody gave: the same again
-``UNAVAILABLE``               the backend does not answer: the same again, it may have happened
-``PERMISSION_DENIED``         the key is good and may not do this
-``UNAUTHENTICATED``           the key is not good
-``INTERNAL``                  what is recorded and what is there contradict each other
+``ABORTED``                   an operation is pending, or an unknown page token: retry
+``UNAVAILABLE``               the backend does not answer: retry, it may have happened
+``PERMISSION_DENIED``         the key is valid, but has no permission for this
+``UNAUTHENTICATED``           the key is not valid
+``INTERNAL``                  the journal and the pool contradict each other
 ``UNIMPLEMENTED``             not offered
 ============================  =================================================================
 
 A provisioner takes every code but ``ABORTED``, ``UNAVAILABLE``, ``CANCELLED`` and
-``DEADLINE_EXCEEDED`` as "certainly nothing is running": whoever answers another code has finished,
-or undone, what was begun.
+``DEADLINE_EXCEEDED`` as "certainly nothing is running": a driver that answers any other code has
+finished, or undone, what it began.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class CsiCode(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A no, with its code and its reason."""
+    """A refusal, with its code and its reason."""
 
     code: CsiCode
     reason: Reason
@@ -61,7 +61,7 @@ class Refusal:
 
 
 class StorageError(ZonewiseError):
-    """A refusal on its way to whoever asked."""
+    """A refusal, raised to the caller."""
 
     def __init__(self, refusal: Refusal) -> None:
         self.refusal = refusal

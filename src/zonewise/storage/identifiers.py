@@ -1,13 +1,13 @@
-"""Ids of volumes and snapshots: what a cluster remembers of them, at most 128 bytes.
+"""Ids of volumes and snapshots: what a cluster stores of them, at most 128 bytes.
 
 ::
 
     vol-<32 hex digits>                                    one journal: the embedded backend
-    vol-<32 hex digits>-<journal pool, hex>-<cluster id>   which journal knows it: Ceph
+    vol-<32 hex digits>-<journal pool, hex>-<cluster id>   which journal has it: Ceph
     snap-…                                                 the same for snapshots
 
-An id says where its journal entry is and nothing else: the pool is the entry's to say. Anything
-that is not an id of ours is *unknown*, never an error: whoever deletes it is told that it is gone.
+An id says where its journal entry is and nothing else: the pool is in the entry. Anything that is
+not an id of ours is *unknown*, never an error: deleting it succeeds.
 """
 
 from __future__ import annotations

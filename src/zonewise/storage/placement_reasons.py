@@ -34,7 +34,7 @@ def balanced(pool: Pool) -> Reason:
 
 
 def default_pool(pool: Pool) -> Reason:
-    """The class wants its default pool."""
+    """The class asks for its default pool."""
     return Reason(
         code="DefaultPool",
         message=f"the class puts every volume into its default pool {pool.name}; it can be used"
@@ -45,7 +45,7 @@ def default_pool(pool: Pool) -> Reason:
 
 
 def new_domain(pool: Pool, terms: Sequence[Segments], pools: Sequence[Pool]) -> Reason:
-    """The class knows none of the domains that are asked for."""
+    """The class lists none of the requested domains."""
     return Reason(
         code="UnknownDomain",
         message=f"no pool of the class is in {_domains(terms)}{_lacking(terms, pools)}, so pool"

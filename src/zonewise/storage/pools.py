@@ -22,7 +22,7 @@ class PoolSpec:
 
 @dataclass(frozen=True, slots=True)
 class PoolState:
-    """What a backend knows about a pool: bytes it can hold, bytes promised, and how well it is."""
+    """What a backend reports about a pool: bytes it can hold, bytes promised, and its health."""
 
     capacity: int
     promised: int = 0
@@ -34,7 +34,7 @@ class PoolState:
 
     @property
     def limit(self) -> int | None:
-        """What may be promised in all; None if somebody else watches over it."""
+        """What may be promised in total; None if that is not enforced here."""
         return self.capacity if self.limited else None
 
 
@@ -47,7 +47,7 @@ class Pool:
 
     @property
     def name(self) -> str:
-        """How it is called."""
+        """Its name."""
         return self.spec.name
 
     @property
@@ -80,10 +80,10 @@ ABSENT = PoolState(0, health=Fraction(0), alive=False)
 
 
 def pools_of(specs: Iterable[PoolSpec], states: Mapping[str, PoolState]) -> tuple[Pool, ...]:
-    """The pools a backend has, with what it knows about them; others are left out."""
+    """The pools a backend has, with their state; others are left out."""
     return tuple(Pool(spec, states[spec.name]) for spec in specs if spec.name in states)
 
 
 def named_pools(specs: Iterable[PoolSpec], states: Mapping[str, PoolState]) -> tuple[Pool, ...]:
-    """All of them; one that the backend does not have is dead, and its domain is not without."""
+    """All of them; one that the backend does not have is dead, and its domain still has a pool."""
     return tuple(Pool(spec, states.get(spec.name, ABSENT)) for spec in specs)

@@ -28,7 +28,7 @@ class ShapeFault(ParseError):
 
 
 class _Members(list[tuple[str, Any]]):
-    """An object as it was written, with members that come twice."""
+    """An object as it was written, with duplicate members."""
 
 
 def read(text: str, where: str) -> Any:

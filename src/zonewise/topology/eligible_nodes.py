@@ -1,11 +1,11 @@
 """On which nodes the pods of a Service could run.
 
 A dedicated pool of nodes may be half of a cluster's CPU and send nothing to a Service whose pods
-and their neighbours never run there. Such a Service can ask for shares of the nodes within reach of
-its own pods: taints tolerated, node selector and required affinity fulfilled.
+and their neighbours never run there. Such a Service can request shares of only the nodes its own
+pods could run on: taints tolerated, node selector and required affinity fulfilled.
 
-Taints under ``node.kubernetes.io/`` do not count. They tell a state that passes (cordoned, not
-ready, short of memory), not whom the node is for; pods there keep sending traffic.
+Taints under ``node.kubernetes.io/`` do not count. They are a temporary state (cordoned, not ready,
+short of memory), not what the node is for; pods there keep sending traffic.
 
 A reach is a value that depends only on the templates of the pods, so that shells keep one set of
 shares per reach, not per Service.
@@ -26,7 +26,7 @@ PASSING = "node.kubernetes.io/"
 
 
 class PodPlacement(NamedTuple):
-    """What one kind of pod asks of a node."""
+    """What one kind of pod requires of a node."""
 
     tolerations: tuple[Toleration, ...] = ()
     labels: tuple[tuple[str, str], ...] = ()
@@ -35,7 +35,7 @@ class PodPlacement(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EligibleNodes:
-    """What the pods of a Service ask of a node, each kind once; no pods, no limits."""
+    """What the pods of a Service require of a node, each kind once; no pods, no limits."""
 
     needs: frozenset[PodPlacement] = frozenset()
 
@@ -53,7 +53,7 @@ def reach_of(pods: Iterable[Pod]) -> EligibleNodes:
 
 
 def need_of(spec: PodSpec) -> PodPlacement:
-    """What a pod, or a template of one, asks of a node."""
+    """What a pod, or a template of one, requires of a node."""
     affinity = spec.affinity.node_affinity if spec.affinity is not None else None
     return PodPlacement(
         spec.tolerations,

@@ -1,4 +1,4 @@
-"""What a node says about its place: whether it counts, its zone, its CPU.
+"""What a node says about its topology: whether it counts, its zone, its CPU.
 
 A node counts towards the shares when it is Ready and not part of the control plane. Cordoned and
 tainted nodes count: the pods on them keep sending traffic.
@@ -46,7 +46,7 @@ def counts(node: Node) -> bool:
 def cpu_milli(node: Node) -> int:
     """Allocatable CPU in thousandths of a core; 0 if it is missing, negative or not a quantity.
 
-    More than fits 64 bits is nobody's: a quantity may have any number of digits, a float not.
+    More than fits 64 bits is not real: a quantity may have any number of digits, a float not.
     """
     text = node.status.allocatable.get("cpu")
     if text is None:

@@ -1,6 +1,6 @@
-"""What the PodLocator of a pod is to say, and what differs from what it says. Pure.
+"""What the PodLocator of a pod should say, and what differs. Pure.
 
-A locator has the addresses of its pod while the pod lives, the name of its node, and the labels of
+A locator has the addresses of its pod while the pod runs, the name of its node, and the labels of
 that node: all of them, or those that were chosen. A pod that has finished keeps its node but no
 address, which may be another's already. A node that does not exist is as if the pod were on none.
 """

@@ -1,20 +1,20 @@
 """How much of all traffic each zone is expected to send.
 
 A zone's share is the allocatable CPU of its counting nodes divided by that of all. It is kept as
-two whole numbers, a weight and the sum of weights, so that whoever compares with a limit
-multiplies integers instead of rounding: on the boundary every comparison is exact and the same
-on every machine.
+two whole numbers, a weight and the sum of weights, so that a comparison with a limit multiplies
+integers instead of rounding: on the boundary every comparison is exact and the same on every
+machine.
 
-Nodes that do not tell enough are not guessed away in silence. ``Shares`` then carries a reason why
+Nodes with missing information are not silently left out. ``Shares`` then carries a reason why
 nothing may be decided with them. It names the first such node (by name, so that the same cluster
-gives the same text) and says how many more there are; the zones are what the other nodes tell, for
+gives the same text) and says how many more there are; the zones are those of the other nodes, for
 reports. What is done is a setting:
 
-* ``missing_zone``: ``disable`` lets nobody decide; ``skip-node`` leaves the node out.
-* ``missing_cpu``: ``disable`` lets nobody decide; ``equal`` makes every counting node weigh one
-  core as soon as one does not say its CPU. Mixing cores with guesses would favour one or other.
+* ``missing_zone``: ``disable`` allows no decision; ``skip-node`` leaves the node out.
+* ``missing_cpu``: ``disable`` allows no decision; ``equal`` makes every counting node weigh one
+  core as soon as the CPU of one is missing. Mixing cores with guesses would favour some zones.
 
-Shares are a value: a shell compares the new with the old one and looks at its Services only if
+Shares are a value: a shell compares the new with the old one and processes its Services only if
 they differ.
 """
 

@@ -1,4 +1,4 @@
-"""Which endpoint for whom: modes, hints, limits and routes. Pure."""
+"""Which endpoint serves which clients: modes, hints, limits and routes. Pure."""
 
 from zonewise.traffic.endpoint import NO_HINT, Hint, TrafficEndpoint, as_obeyed, as_written
 from zonewise.traffic.hints import (

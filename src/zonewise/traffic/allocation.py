@@ -17,16 +17,16 @@ the zone keeps w·min(1, e/a); that is flat while a <= e and falls, ever more sl
 No flow and no search: the ranges are the proof of optimality, and a test compares with all
 possible assignments of small clusters.
 
-``retain`` starts from hints that are there. While new endpoints alone can keep every zone within
-the limit, no hint changes: they fill zones that are short, the others serve their own zone. A hint
-for a zone that sends no traffic any more stays as well. That zone may come back, and pods on
-machines that just went away are the wrong ones to send more traffic to. (Of a zone that no node
-bears any more ``hints`` says nothing here.) Otherwise every zone is
-brought to the aim. The number of moves is what all zones together lack, less the new endpoints:
-no method needs fewer. Who moves is chosen by what the traffic loses: first endpoints that come
-home, then guests, then residents; each time from the zone with the lowest overload.
+``retain`` starts from existing hints. While new endpoints alone can keep every zone within the
+limit, no hint changes: they fill zones that are short, the others serve their own zone. A hint for
+a zone that sends no traffic any more stays as well. That zone may come back, and pods on machines
+that just disappeared are the wrong ones to send more traffic to. (Hints for a zone that no node has
+any more are left out by ``hints``.) Otherwise every zone is brought to the aim. The number of moves
+is what all zones together lack, less the new endpoints: no method needs fewer. Which endpoint moves
+is chosen by what the traffic loses: first endpoints that return to their own zone, then guests,
+then residents; each time from the zone with the lowest overload.
 
-Names decide all that remains equal, so the order of the input never matters.
+Ties are broken by name, so the order of the input never matters.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def _least_diluted(
 def _settle(
     by_zone: Mapping[str, list[ZonedEndpoint]], assigned: Counts, needs: dict[str, int]
 ) -> dict[str, str]:
-    """Names for the counts; who already has a fitting hint keeps it."""
+    """Names for the counts; an endpoint with a fitting hint keeps it."""
     result: dict[str, str] = {}
     leaving: list[str] = []
     for zone in sorted(by_zone):
@@ -117,7 +117,7 @@ def _settle(
 def retain(
     endpoints: Iterable[ZonedEndpoint], weights: Weights, *, keep: Counts, aim: Counts
 ) -> dict[str, str] | None:
-    """The zone each endpoint is for, from the hints that are there; None if no zone can be.
+    """The zone each endpoint is for, from the existing hints; None if no zone can be.
 
     ``keep`` are the fewest endpoints per zone that hints may stay with, ``aim`` the fewest to reach
     when they may not.
@@ -138,7 +138,7 @@ def retain(
 
 
 class _Hints:
-    """Hints while they change: who is for whom, and how many each zone has."""
+    """Hints while they change: which zone each endpoint is for, and how many each zone has."""
 
     __slots__ = ("count", "fresh", "held", "new", "result", "weights", "zones")
 

@@ -1,8 +1,8 @@
-"""One endpoint as traffic sees it, and for whom it is.
+"""One endpoint as traffic sees it, and which zones and nodes it is for.
 
-Whoever writes hints and whoever obeys them read the same slice differently: a missing ``ready``
-is *not ready* for the writer, because nobody vouches for it, and *ready* for a proxy, because the
-API says so. Both readings are here, next to each other.
+The writer of hints and a proxy read the same slice differently: a missing ``ready`` is *not ready*
+for the writer, because nothing confirms it, and *ready* for a proxy, because the API says so. Both
+readings are here, next to each other.
 """
 
 from __future__ import annotations

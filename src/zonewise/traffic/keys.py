@@ -2,12 +2,12 @@
 
 A list of label keys, the nearest first, such as hostname, rack, zone. Traffic goes to the endpoints
 whose nodes have the client's value of the first key for which there is one; ``*`` at the end stands
-for every endpoint. Without it, a client with nobody near has nobody.
+for every endpoint. Without it, a client with no match has no endpoint.
 
 They are written as ``spec.topologyKeys`` on an embedded cluster, or anywhere as the annotation
-``zonewise.io/topology-keys``, separated by commas. One list of rules judges both, for whoever
-refuses a write. Keys that were stored although a rule forbids them are ignored as a whole: half of
-a list would send traffic where nobody wanted it.
+``zonewise.io/topology-keys``, separated by commas. One list of rules validates both. Keys that were
+stored although a rule forbids them are ignored as a whole: half of a list would send traffic where
+its author did not intend.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a name in the cluster's domain asks for, as Kubernetes' DNS specification spells names.
+"""What a name in the cluster's domain means, as Kubernetes' DNS specification spells names.
 
 Labels are read from the right, the cluster's domain already taken off:
 
@@ -39,12 +39,12 @@ class NameQuestion:
 
     @property
     def whole_service(self) -> bool:
-        """Whether all endpoints of a Service, or of one of its ports, are asked for."""
+        """Whether all endpoints of a Service, or of one of its ports, are queried."""
         return bool(self.kind == SVC and self.service and not self.endpoint and not self.zone)
 
 
 def parse_name(labels: Sequence[str]) -> NameQuestion | None:
-    """What the labels left of the cluster's domain ask for; None if no name looks like that."""
+    """What the labels left of the cluster's domain mean; None if no name looks like that."""
     if not labels or (len(labels) == 1 and labels[0] in (SVC, POD)):
         return NameQuestion()
     *rest, kind = labels

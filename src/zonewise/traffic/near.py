@@ -1,11 +1,11 @@
-"""Which endpoints of a headless Service a name server tells a client, by the client's place.
+"""Which endpoints of a headless Service a name server returns to a client, by the client's place.
 
-The rules are those of a proxy, out of ``zonewise.traffic.routes``, over ready endpoints alone: who
-asks a name server keeps the answer, so an endpoint that is about to go is never told. Topology keys
-decide if there are any, and if none of them matches the answer is nobody. Else hints decide.
+The rules are those of a proxy, out of ``zonewise.traffic.routes``, over ready endpoints alone:
+clients cache the answer, so a terminating endpoint is never returned. Topology keys decide if there
+are any, and if none of them matches the answer is empty. Else hints decide.
 
-A Service that publishes addresses which are not ready is for peers who look for each other: all of
-them have to be found, so only its keys, which somebody wrote on purpose, leave anybody out.
+A Service that publishes addresses which are not ready is for peer discovery: all of them have to be
+found, so only its keys, which were set on purpose, leave any out.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from zonewise.traffic.routes.choice import (
 
 
 def by_place(targets: Iterable[RoutableEndpoint], keys: Sequence[str], *, peers: bool) -> bool:
-    """Whether clients in different places may be told different endpoints."""
+    """Whether clients in different places may get different endpoints."""
     return bool(keys) or (not peers and any(target.hint for target in targets if target.ready))
 
 

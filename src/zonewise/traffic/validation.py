@@ -1,11 +1,11 @@
 """What a Service may not be written with, as far as hints and topology keys go.
 
-A mode nobody knows would be off in silence, so it is refused while somebody is there to read the
-refusal: values without a domain, and values of our own domain. Modes of other domains are for
-other programs and pass.
+An unknown mode would silently be off, so it is refused at the write, where the error is seen:
+values without a domain, and values of our own domain. Modes of other domains are for other programs
+and pass.
 
-Only what a write brings is judged. A Service that was stored with such a value before anybody
-looked can still be changed in other respects; its hints are off, and the reason says why.
+Only what a write changes is validated. A Service that was stored with such a value before
+validation can still be changed in other respects; its hints are off, and the reason says why.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Answers to API servers before they write: hints on slices, Services, who may be disrupted."""
+"""Admission: hints on slices, validation of Services, and which pods may be disrupted."""
 
 from zonewise.webhook.clamp import Clamp
 from zonewise.webhook.gate import BUSY, DisruptionGate

@@ -1,19 +1,19 @@
 """Grants: judged in memory, written in batches, one compare-and-swap per batch and namespace.
 
-A question that costs nothing (free, uncovered, refused) is answered from memory at once and makes
-no request. Those that would be charged wait, per namespace, while the previous batch is written;
-then all that wait are judged in order, each seeing what the others got, and one write of the ledger
+A request that is not charged (free, uncovered, refused) is answered from memory at once and writes
+nothing. Those that would be charged wait, per namespace, while the previous batch is written; then
+all that wait are judged in order, each seeing what the others got, and one write of the ledger
 covers every grant among them. If some wait when a write ends, that is a burst: the next batch
-gathers for ``GATHER`` seconds, because a write costs an API server far more than a question. So a
-burst of 500 deletions costs a few writes, and evictions that come one by one are not delayed.
+gathers for ``GATHER`` seconds, because a write costs an API server far more than an admission call.
+So a burst of 500 deletions costs a few writes, and evictions that come one by one are not delayed.
 
-The ledger is written on the version it was judged by. Who loses reads it and judges anew; after
-``TRIES`` the questions are refused, which is always safe. The answer of a write is the new state of
-the ledger, so the next batch does not wait for a watch. Nobody else's grant can be missed: a stale
-ledger cannot be written.
+The ledger is written on the version it was judged by. On a conflict it is read and judged again;
+after ``TRIES`` the requests are refused, which is always safe. The answer of a write is the new
+state of the ledger, so the next batch does not wait for a watch. No other replica's grant can be
+missed: a stale ledger cannot be written.
 
-A grant that was written but whose answer got lost is found in the ledger: asking again is answered
-with it. Nothing is remembered here that is not in the cluster.
+A grant that was written but whose answer got lost is found in the ledger: a retry is answered with
+it. All state is in the cluster.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ class _Question:
 
 
 class Granting:
-    """Answers whether pods may be disrupted, and writes down what it promised.
+    """Answers whether pods may be disrupted, and records what it granted.
 
-    ``plain`` if plain PodDisruptionBudgets are asked first, as far as their status is known here.
+    ``plain`` if plain PodDisruptionBudgets are checked first, as far as their status is known here.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Granting:
         return Round(namespace_budgets, self._clock(), strict=True, plain=self._plain)
 
     async def _work(self, namespace: str) -> None:
-        """Write batch after batch while anybody waits."""
+        """Write batch after batch while requests wait."""
         try:
             while batch := self._waiting.pop(namespace, None):
                 try:

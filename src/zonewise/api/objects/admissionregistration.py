@@ -1,4 +1,4 @@
-"""Webhook configurations: who is asked before something is written."""
+"""Webhook configurations: what is called before something is written."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class WebhookClientConfig(Struct):
 
 
 class RuleWithOperations(Struct):
-    """Which requests a webhook is asked about."""
+    """Which requests a webhook is called for."""
 
     operations: tuple[str, ...] = ()
     api_groups: tuple[str, ...] = ()
@@ -37,7 +37,7 @@ class RuleWithOperations(Struct):
 
 
 class MatchCondition(Struct):
-    """A CEL expression that must hold for a webhook to be asked."""
+    """A CEL expression that must hold for a webhook to be called."""
 
     name: str = ""
     expression: str = ""

@@ -1,8 +1,8 @@
-"""Workloads: Deployment, ReplicaSet, StatefulSet, DaemonSet and what came before and beside them.
+"""Workloads: Deployment, ReplicaSet, StatefulSet, DaemonSet and their relatives.
 
-A pod template is copied into pods and revisions, and a lean type would drop what it does not know
-on the way. So templates, and whatever else is only passed on, stay the JSON text they came as
-(``msgspec.Raw``): nothing is lost, and nothing is decoded that nobody looks into.
+A pod template is copied into pods and revisions, and a lean type would drop unknown fields. So
+templates, and whatever else is only passed on, stay the JSON text they were received as
+(``msgspec.Raw``): nothing is lost, and nothing is decoded that is not read.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class ReplicationControllerSpec(ReplicaSetSpec):
     labels: dict[str, str] = field(name="selector", default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Make the selector from the labels; whoever reads it need not know the difference."""
+        """Make the selector from the labels, so that readers need not distinguish."""
         msgspec.structs.force_setattr(self, "selector", LabelSelector(match_labels=self.labels))
 
 

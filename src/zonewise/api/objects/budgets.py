@@ -1,9 +1,10 @@
-"""Budgets per failure domain, the ledger of what was granted, and rollouts one domain after the
-other: kinds of ``zonewise.io``.
+"""Budgets per failure domain, the ledger of grants, and rollouts by domain.
 
-``status.domains[].expectedPods`` is not only a number to look at: it is where the pods were when
-the workload was last at rest, and the next count starts from it. ``fingerprint`` says of which
-selector and topology keys it was counted.
+All are kinds of ``zonewise.io``.
+
+``status.domains[].expectedPods`` is not only informational: it is where the pods were when the
+workload was last at rest, and the next count starts from it. ``fingerprint`` says of which selector
+and topology keys it was counted.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class DomainStatus(Struct):
 
 
 class TopologyDisruptionBudgetSpec(Struct):
-    """Whose pods, how many, and in which domains; one of the two numbers is given."""
+    """Which pods, how many, and in which domains; one of the two numbers is set."""
 
     selector: LabelSelector | None = None
     min_available: IntOrString | None = None
@@ -105,7 +106,7 @@ class DomainOrder(Struct):
 
 
 class DomainRolloutSpec(Struct):
-    """Whose pods, by which domains, in which order, how many at a time, and with which pauses."""
+    """Which pods, by which domains, in which order, how many at a time, and with which pauses."""
 
     workload_ref: WorkloadReference = WorkloadReference()
     topology_key: str = DEFAULT_KEY
@@ -118,7 +119,7 @@ class DomainRolloutSpec(Struct):
 class DomainProgress(Struct):
     """How far a domain is: ``Done``, ``Doing``, ``Next`` or ``Later``.
 
-    ``finished_at`` is there if the domain was updated under this rollout.
+    ``finished_at`` is set if the domain was updated under this rollout.
     """
 
     domain: str = ""

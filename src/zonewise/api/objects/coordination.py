@@ -1,4 +1,4 @@
-"""Leases: who leads, and which node is alive. Times are MicroTime, see ``api.values.times``."""
+"""Leases: the leader, and which nodes are alive. Times are MicroTime, see ``api.values.times``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from zonewise.api.struct import Struct
 
 
 class LeaseSpec(Struct):
-    """Who holds a lease, since when, and for how long without renewal."""
+    """The holder of a lease, since when, and for how long without renewal."""
 
     holder_identity: str | None = None
     lease_duration_seconds: int | None = None

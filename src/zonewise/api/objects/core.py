@@ -49,7 +49,7 @@ class Taint(Struct):
 
 
 class NodeSpec(Struct):
-    """What a node is told."""
+    """The specification of a node."""
 
     unschedulable: bool = False
     taints: tuple[Taint, ...] = ()
@@ -156,7 +156,7 @@ class SessionAffinityConfig(Struct):
 
 
 class ServiceSpec(Struct):
-    """Whose traffic goes where."""
+    """The specification of a Service."""
 
     type: str = ""
     selector: dict[str, str] | None = None

@@ -1,8 +1,8 @@
-"""EndpointSlices, lean for those who read and in full for those who write.
+"""EndpointSlices, lean for readers and in full for writers.
 
-The API server treats ``endpoints`` and ``ports`` as one atomic value each: whoever writes one
-endpoint writes them all. ``EndpointSlice`` therefore has every field of discovery.k8s.io/v1
-(Kubernetes 1.36); decoding it and encoding it again loses nothing inside the two lists.
+The API server treats ``endpoints`` and ``ports`` as one atomic value each: writing one endpoint
+writes them all. ``EndpointSlice`` therefore has every field of discovery.k8s.io/v1 (Kubernetes
+1.36); decoding it and encoding it again loses nothing inside the two lists.
 
 Proxies, DNS and reports only read, and hold every slice of the cluster. ``LeanEndpointSlice``
 leaves out what names the pod behind an endpoint (``targetRef``, ``deprecatedTopology``). A full one
@@ -58,7 +58,7 @@ class ForNode(Struct):
 
 
 class EndpointHints(Struct):
-    """For whom an endpoint is."""
+    """The zones and nodes an endpoint is for."""
 
     for_zones: tuple[ForZone, ...] = ()
     for_nodes: tuple[ForNode, ...] = ()

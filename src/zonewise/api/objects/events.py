@@ -14,7 +14,7 @@ from zonewise.api.struct import Struct
 
 
 def shared_suffix(uid: str, reason: str, note: str, *, only: str = "") -> str:
-    """How the name of an Event ends that several programs tell: who comes second finds it there.
+    """The suffix of the name of an Event that several programs send: the second finds it.
 
     ``uid`` is that of the object it regards; ``only`` is where it holds, if not everywhere.
     """
@@ -22,14 +22,14 @@ def shared_suffix(uid: str, reason: str, note: str, *, only: str = "") -> str:
 
 
 class EventSeries(Struct):
-    """How often an event came again, and when last."""
+    """How often an event was repeated, and when last."""
 
     count: int = 0
     last_observed_time: str | None = None
 
 
 class EventSource(Struct):
-    """Who reported, in the older form."""
+    """The reporter, in the older form."""
 
     component: str = ""
     host: str = ""

@@ -1,4 +1,4 @@
-"""PodLocator: where a pod is, for those who may see neither pods nor nodes (KEP-536).
+"""PodLocator: where a pod is, for clients that may read neither pods nor nodes (KEP-536).
 
 One object for each pod, of the same namespace and name: its addresses, its node, and the labels of
 that node. It is small and changes seldom, so a DNS server or a proxy can follow all of them.

@@ -28,7 +28,7 @@ class ContainerPort(Struct):
 
 
 class ResourceRequirements(Struct):
-    """What is asked of a node (requests) and the most that is given (limits)."""
+    """What is requested of a node, and the limits."""
 
     requests: dict[str, QuantityText] = field(default_factory=dict)
     limits: dict[str, QuantityText] = field(default_factory=dict)
@@ -134,7 +134,7 @@ class PodReadinessGate(Struct):
 
 
 class PodSchedulingGate(Struct):
-    """A name that must be taken away before the pod is scheduled."""
+    """A name that must be removed before the pod is scheduled."""
 
     name: str = ""
 
@@ -170,7 +170,7 @@ class Volume(Struct):
 
 
 class PodSpec(Struct):
-    """What a pod asks for."""
+    """The specification of a pod."""
 
     node_name: str = ""
     node_selector: dict[str, str] = field(default_factory=dict)

@@ -12,7 +12,7 @@ from zonewise.api.struct import Struct, field
 
 
 class PodDisruptionBudgetSpec(Struct):
-    """Whose pods, and how many; one of ``min_available`` and ``max_unavailable``.
+    """Which pods, and how many; one of ``min_available`` and ``max_unavailable``.
 
     ``node_selector_term`` limits the budget to domains; it exists on the embedded cluster only.
     """

@@ -1,8 +1,7 @@
 """Snapshots of volumes: VolumeSnapshot, VolumeSnapshotContent, VolumeSnapshotClass.
 
-As a claim stands to a volume, so a snapshot stands to its content: the first is asked for in a
-namespace, the second is what a driver has. They are custom resources, defined by whoever installs a
-snapshot controller.
+A snapshot is to its content what a claim is to a volume: the first is requested in a namespace, the
+second is what a driver has. They are custom resources, installed with a snapshot controller.
 """
 
 from __future__ import annotations
@@ -17,14 +16,14 @@ GROUP = "snapshot.storage.k8s.io"
 
 
 class VolumeSnapshotSource(Struct):
-    """What a snapshot is made of: a claim, or a content that is there."""
+    """What a snapshot is made of: a claim, or an existing content."""
 
     persistent_volume_claim_name: str | None = None
     volume_snapshot_content_name: str | None = None
 
 
 class VolumeSnapshotSpec(Struct):
-    """What is asked for."""
+    """What is requested."""
 
     source: VolumeSnapshotSource = VolumeSnapshotSource()
     volume_snapshot_class_name: str | None = None
@@ -48,7 +47,7 @@ class VolumeSnapshotStatus(Struct):
 
 
 class VolumeSnapshot(Object):
-    """A wish for a snapshot of a claim's volume."""
+    """A request for a snapshot of a claim's volume."""
 
     resource: ClassVar = Resource(GROUP, "v1", "VolumeSnapshot", "volumesnapshots")
 
@@ -64,7 +63,7 @@ class VolumeSnapshotContentSource(Struct):
 
 
 class VolumeSnapshotContentSpec(Struct):
-    """Whose snapshot it is, and what becomes of it."""
+    """The VolumeSnapshot it belongs to, and the deletion policy."""
 
     volume_snapshot_ref: ObjectReference = ObjectReference()
     deletion_policy: str = ""

@@ -1,6 +1,6 @@
 """Claims, volumes and what makes them: PersistentVolumeClaim, PersistentVolume, StorageClass.
 
-And what a driver tells about itself: CSINode, CSIDriver, CSIStorageCapacity, VolumeAttachment.
+And what a driver reports about itself: CSINode, CSIDriver, CSIStorageCapacity, VolumeAttachment.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ class TypedReference(Struct):
 
 
 class VolumeResources(Struct):
-    """How much is asked for."""
+    """How much is requested."""
 
     requests: dict[str, QuantityText] = field(default_factory=dict)
     limits: dict[str, QuantityText] = field(default_factory=dict)
 
 
 class PersistentVolumeClaimSpec(Struct):
-    """What a claim asks for; ``storage_class_name`` None means the default class, "" none."""
+    """What a claim requests; ``storage_class_name`` None means the default class, "" none."""
 
     access_modes: tuple[str, ...] = ()
     selector: LabelSelector | None = None
@@ -175,7 +175,7 @@ class VolumeNodeResources(Struct):
 
 
 class CSINodeDriver(Struct):
-    """A driver on a node and the topology keys it knows there."""
+    """A driver on a node and the topology keys it reports there."""
 
     name: str = ""
     node_id: str = field(name="nodeID", default="")
@@ -198,14 +198,14 @@ class CSINode(Object):
 
 
 class TokenRequest(Struct):
-    """A token a driver wants for the pod it mounts for."""
+    """A token a driver needs for the pod it mounts for."""
 
     audience: str = ""
     expiration_seconds: int | None = None
 
 
 class CSIDriverSpec(Struct):
-    """How a driver wants to be called."""
+    """How a driver is to be called."""
 
     attach_required: bool | None = None
     pod_info_on_mount: bool | None = None

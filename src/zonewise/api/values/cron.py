@@ -1,10 +1,10 @@
 """Cron schedules: five fields, a word or an interval, and when each is due next.
 
-One parser serves validation and the CronJob controller: what parses is valid, and what does not
-says why in Kubernetes' words. Days are counted in the schedule's time zone: an hour that a clock
-change leaves out is left out, and one that it repeats is repeated. If both the day of the month and
-the day of the week are limited, either is enough. A schedule may name a day that never comes; after
-five years without one the answer is None.
+One parser serves validation and the CronJob controller: what parses is valid, and an error has
+Kubernetes' words. Days are counted in the schedule's time zone: an hour that a clock change skips
+is skipped, and one that it repeats is repeated. If both the day of the month and the day of the
+week are limited, either is enough. A schedule may name a day that never comes; after five years
+without one the answer is None.
 """
 
 from __future__ import annotations
@@ -206,7 +206,7 @@ def schedule_fault(text: str) -> str:
     except InvalidSchedule as why:
         return str(why)
     except zoneinfo.ZoneInfoNotFoundError:
-        return ""  # a machine without a database of zones believes every name
+        return ""  # without a database of zones every name is accepted
     return ""
 
 
@@ -224,7 +224,7 @@ def zone_fault(name: str) -> str:
 
 @lru_cache(maxsize=256)
 def known_zone(name: str) -> bool:
-    """Whether a name is in the time zone database; without a database every name is believed."""
+    """Whether a name is in the time zone database; without one every name is accepted."""
     if name in {"", "UTC", "Local"}:
         return True
     try:

@@ -43,7 +43,7 @@ class FieldSelector:
         return all((fields.get(t.field, "") == t.value) is t.equal for t in self.terms)
 
     def exact(self, field: str) -> str | None:
-        """The value a field must have, if one term says so: what an index is asked with."""
+        """The value a field must have, if one term says so: the key for an index."""
         return next((t.value for t in self.terms if t.equal and t.field == field), None)
 
     def __str__(self) -> str:

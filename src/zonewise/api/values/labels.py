@@ -3,7 +3,7 @@
 A key is a name of at most 63 characters, optionally after a DNS subdomain of at most 253 and a
 slash: ``zone``, ``topology.kubernetes.io/zone``. A value is empty or looks like a name. Functions
 return what is wrong as a clause that follows the offender ("is empty"), or None. They are cached:
-clusters have few different labels and ask about each of them often.
+clusters have few different labels and check each of them often.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ on fields which must all hold; a term without conditions selects nothing, and so
 without terms. Conditions on labels are those of label selectors, with ``Gt`` and ``Lt`` for labels
 that are whole numbers. The only field is ``metadata.name``, with ``In`` and ``NotIn`` of one name.
 
-Selectors are compiled once and asked about many nodes.
+Selectors are compiled once and evaluated for many nodes.
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ def understood(term: NodeSelectorTerm) -> NodeTerm:
 def from_object(selector: NodeSelector) -> NodeTerms:
     """The compiled form of a whole selector.
 
-    An API server lets pods and volumes pass whose terms nobody can understand (``Gt`` of a word).
-    They select nothing, and the other terms what they say.
+    An API server accepts pods and volumes with terms that cannot be evaluated (``Gt`` of a word).
+    Those terms select nothing; the others work as usual.
     """
     return NodeTerms(tuple(understood(term) for term in selector.node_selector_terms or ()))
 

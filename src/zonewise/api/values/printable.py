@@ -1,9 +1,9 @@
 """Text as a terminal may get it: nothing in it moves a cursor, changes a title or hides a letter.
 
-Names, labels, annotations and messages come from a cluster or from a file that says it is one, and
-anybody may have written them. What is not printable (control characters of both sets, marks that
-turn the direction of writing, lone surrogates) is shown by its number, ``\\x1b``, so a reader sees
-that it is there and a terminal does not obey it. What is printable stays as it is.
+Names, labels, annotations and messages come from a cluster or from a dump of one, and are
+untrusted. What is not printable (control characters of both sets, marks that turn the direction of
+writing, lone surrogates) is shown by its number, ``\\x1b``, so that it is visible and has no effect
+on a terminal. What is printable stays as it is.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ As on an API server
 * binary quantities end at 2^63 - 1, decimal ones do not end;
 * ``str()`` is the canonical text: no fraction, the largest suffix that fits, in the family of
   suffixes it was written in. Binary text is used for whole numbers from 1,024 to its end; a sum
-  beyond is written in decimal, so that whoever reads it gets the same value.
+  beyond is written in decimal, so that it is read back as the same value.
 
 An API server has a shortcut that sends some texts back unchanged although they are not canonical
 (``1.500``, ``+5``, ``00100m``; but ``1.5`` becomes ``1500m``). ``canonical()`` does the same, so

@@ -1,13 +1,13 @@
 """Label selectors.
 
-A selector is a set of requirements that must all hold. It comes as text, in the grammar of the API
-(``env in (a,b),tier!=web,!old,cpu>4``), or as a ``LabelSelector`` object. Keys and values are
-checked against the rules for labels: a selector that could never match is a mistake, and deserves
-a message that names the part at fault.
+A selector is a set of requirements that must all hold. It is text, in the grammar of the API (``env
+in (a,b),tier!=web,!old,cpu>4``), or as a ``LabelSelector`` object. Keys and values are checked
+against the rules for labels: a selector that could never match is a mistake, and deserves a message
+that names the part at fault.
 
 ``str()`` is canonical: sorted by key, values sorted, ``==`` written as ``=``. Selectors of equal
 text are equal values. ``required`` says which labels a match must have, so that a store can look a
-selector up in an index instead of asking every object.
+selector up in an index instead of testing every object.
 
 Matching runs once per object and watcher, so requirements are compiled when they are made, and
 equalities, which most selectors consist of, are one subset test in C.
@@ -169,7 +169,7 @@ class Selector:
 
 def _nothing() -> Selector:
     nothing = Selector()
-    nothing._exact = {"": ""}  # no label has an empty key, so nobody has this one
+    nothing._exact = {"": ""}  # no label has an empty key, so this never matches
     nothing._text = "<nothing>"
     return nothing
 
@@ -219,7 +219,7 @@ def integer(text: str) -> int | None:
 
 
 def _test(key: str, operator: Operator, values: frozenset[str]) -> Test:
-    """The condition as a function that asks nothing twice."""
+    """The condition as a function without repeated lookups."""
     match operator:
         case Operator.EQUALS | Operator.IN:
             return lambda labels: labels.get(key) in values

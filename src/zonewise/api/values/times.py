@@ -3,9 +3,9 @@
 Kubernetes has two: Time, whole seconds (``2026-01-02T03:04:05Z``), and MicroTime, which Leases and
 Events use and which API servers accept only with exactly six fractional digits. Reading is liberal,
 as RFC 3339 is: any number of fractional digits (beyond a microsecond they are cut off) and any
-offset. Writing is UTC and exact. No function here asks what time it is.
+offset. Writing is UTC and exact. No function here reads the clock.
 
-People write how long something takes as ``90s``, ``1m30s`` or ``500ms``; ``seconds`` reads that.
+Users write durations as ``90s``, ``1m30s`` or ``500ms``; ``seconds`` reads that.
 """
 
 from __future__ import annotations

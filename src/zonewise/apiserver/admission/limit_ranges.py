@@ -1,6 +1,6 @@
-"""LimitRanges: what containers get that ask for nothing, and how little or much may be asked for.
+"""LimitRanges: defaults for containers without requests or limits, and minimum and maximum.
 
-Defaults are given when a pod is created, and an annotation says which; then least, most and the
+Defaults are set when a pod is created, and an annotation says which; then minimum, maximum and the
 ratio of limit to request are checked for containers, whole pods and claims. All LimitRanges of the
 namespace apply, in the order of their names; of two defaults the first counts.
 """
@@ -40,7 +40,7 @@ class LimitRanges:
             _give(pod, limits)
 
     def check(self, attributes: Attributes) -> None:
-        """Refuse a pod or claim that asks for too little or too much."""
+        """Refuse a pod or claim that requests too little or too much."""
         storage, obj = attributes.served.storage, attributes.obj
         if storage not in {PODS, CLAIMS} or obj is None or attributes.subresource:
             return

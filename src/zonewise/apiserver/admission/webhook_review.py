@@ -1,8 +1,8 @@
-"""AdmissionReview: the question a webhook is asked, and what may be made of its answer.
+"""AdmissionReview: the request to a webhook, and the check of its answer.
 
-An answer is a stranger's text. It must be for this question, of the version that was asked in, and
-say things that fit together; anything else counts as a failed call, which the webhook's failure
-policy decides about. A refusal keeps the webhook's own code, reason and words.
+An answer is untrusted. It must be for this request, of the requested version, and consistent;
+anything else counts as a failed call, which the webhook's failure policy decides about. A refusal
+keeps the webhook's own code, reason and words.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _decode = msgspec.json.Decoder(_Review).decode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebhookVerdict:
-    """What a webhook said."""
+    """A webhook's answer."""
 
     allowed: bool
     status: Obj | None
@@ -68,7 +68,7 @@ class WebhookVerdict:
 
 
 def version_of(accepted: Sequence[str] | None) -> str:
-    """The first version a webhook takes that this server speaks."""
+    """The first version a webhook accepts that this server supports."""
     for version in accepted or ():
         if version in VERSIONS:
             return version
@@ -78,7 +78,7 @@ def version_of(accepted: Sequence[str] | None) -> str:
 
 
 def request(attributes: Attributes, viewed: Served, uid: str) -> Obj:
-    """The question but for the objects, which come in the version of ``viewed``."""
+    """The request without the objects, which are in the version of ``viewed``."""
     asked: Obj = {
         "uid": uid,
         "kind": _kind(attributes, viewed),

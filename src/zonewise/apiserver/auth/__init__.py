@@ -1,1 +1,1 @@
-"""Who calls and what they may do: tokens, certificates, role-based access control."""
+"""Authentication and authorization: tokens, certificates, role-based access control."""

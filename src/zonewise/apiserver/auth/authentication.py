@@ -1,8 +1,8 @@
-"""Who is calling: a bearer token or a client certificate; nobody is anonymous.
+"""Authentication: a bearer token or a client certificate; there are no anonymous requests.
 
-Three proofs are taken: the owner's token of this data folder, a token of a service account, a
-certificate signed by this server's own CA (common name = user, organizations = groups, as
-Kubernetes reads them). A token is checked before a certificate. Verified tokens are remembered for
+Three credentials are accepted: the owner's token of this data folder, a token of a service account,
+a certificate signed by this server's own CA (common name = user, organizations = groups, as
+Kubernetes reads them). A token is checked before a certificate. Verified tokens are cached for
 seconds only: what they are bound to may be deleted at any moment.
 """
 
@@ -78,7 +78,7 @@ class Authenticator:
             return owner
         now = self._clock()
         known = self._remembered.get(digest)
-        # A clock that was set back must not make anybody be remembered for longer.
+        # A clock that was set back must not extend the cache time.
         if known and 0 <= now - known[0] < REMEMBER_SECONDS:
             return known[1]
         try:

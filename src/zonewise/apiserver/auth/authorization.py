@@ -1,9 +1,9 @@
-"""Who may do what: role-based access control, evaluated from the stored roles and bindings.
+"""Role-based access control, evaluated from the stored roles and bindings.
 
-Roles and bindings are compiled when they change, not when they are asked: a binding is filed under
-each of its subjects, so a decision looks only at the bindings of one user and its groups. Decisions
-are remembered until the next change. Members of ``system:masters`` pass before any role is looked
-at, so a broken role never locks the owner out.
+Roles and bindings are compiled when they change, not at each request: a binding is indexed by each
+of its subjects, so a decision reads only the bindings of one user and its groups. Decisions are
+cached until the next change. Members of ``system:masters`` pass before any role is read, so a
+broken role never locks the owner out.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ REMEMBERED = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """What somebody wants to do; where no resource is meant, ``path`` is set and the rest empty."""
+    """The attributes of a request; without a resource ``path`` is set and the rest empty."""
 
     verb: str
     group: str = ""
@@ -145,7 +145,7 @@ class Authorizer:
         self._remembered: dict[tuple[User, Attempt], AccessVerdict] = {}
 
     def put_role(self, namespace: str, name: str, obj: Obj | None) -> None:
-        """A Role (or, with no namespace, a ClusterRole) is now this, or gone."""
+        """A Role (or, with no namespace, a ClusterRole) is now this, or deleted."""
         self._remembered.clear()
         if obj is None:
             self._roles.pop((namespace, name), None)
@@ -154,7 +154,7 @@ class Authorizer:
             self._roles[namespace, name] = rules
 
     def put_binding(self, namespace: str, name: str, obj: Obj | None) -> None:
-        """A RoleBinding (or ClusterRoleBinding) is now this, or gone."""
+        """A RoleBinding (or ClusterRoleBinding) is now this, or deleted."""
         self._remembered.clear()
         before = self._bindings.pop((namespace, name), None)
         for subject in before.subjects if before else ():
@@ -241,7 +241,7 @@ class Authorizer:
 
 
 def refusal(user: User, act: Attempt) -> str:
-    """The sentence that goes with a "no", without the part that names the resource."""
+    """The sentence of a refusal, without the part that names the resource."""
     if act.path:
         return f'User "{user.name}" cannot {act.verb} path "{act.path}"'
     where = f'in the namespace "{act.namespace}"' if act.namespace else "at the cluster scope"

@@ -33,7 +33,7 @@ _COORDINATE = 32
 
 
 class BadToken(Exception):
-    """A token that is not ours, not valid now, or whose objects are gone."""
+    """A token that is not ours, not valid now, or whose objects are deleted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ class Binding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claims:
-    """Whom a token speaks for."""
+    """The subject of a token."""
 
     namespace: str
     account: str
@@ -155,7 +155,7 @@ class Tokens:
         )
 
     def key_set(self) -> Obj:
-        """The public key as a JSON web key set, for those who check tokens themselves."""
+        """The public key as a JSON web key set, for clients that verify tokens themselves."""
         numbers = self._public.public_numbers()
         return {
             "keys": [

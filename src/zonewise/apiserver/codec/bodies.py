@@ -1,8 +1,8 @@
-"""Between bytes and objects: what a client sent, what is stored, what goes out.
+"""Between bytes and objects: what a client sent, what is stored, what is answered.
 
 Stored bytes begin with kind and apiVersion, then metadata: lists of built-in kinds cut the first
-two off. Everything that is read from a client passes the schema once, so what comes after may trust
-its types.
+two off. Everything that is read from a client passes the schema once, so later code can rely on its
+types.
 """
 
 from __future__ import annotations
@@ -70,9 +70,9 @@ def read_stored(served: Served, stored: Entry) -> Obj:
 
 
 def view(served: Served, stored: Entry) -> Entry:
-    """What a webhook made of a stored object for this version, if that is another one.
+    """A stored object as a webhook converted it to this version, if that is another one.
 
-    Raises ``Unconverted`` where the webhook is yet to be asked.
+    Raises ``Unconverted`` where the webhook was not called yet.
     """
     if served.versions is None:
         return stored
@@ -214,7 +214,7 @@ def strictness(call: Call) -> Literal["Strict", "Warn", "Ignore"]:
 
 
 def manager(call: Call) -> str:
-    """Whose fields a write's fields become."""
+    """The field manager of a write."""
     return managed_fields.manager_name(
         call.query.get("fieldManager", ""), call.headers.get("user-agent", "")
     )
@@ -314,7 +314,7 @@ def parse_yaml(body: bytes) -> Obj:
 
 
 def as_yaml(body: bytes) -> bytes:
-    """An answer for people who asked for YAML."""
+    """An answer as YAML."""
     text: str = yaml.dump(_decode(body), Dumper=yaml.CSafeDumper, sort_keys=False)
     return text.encode()
 

@@ -1,9 +1,8 @@
 """The forms in which stored objects reach a client: whole, metadata alone, or as rows of a table.
 
-A form knows how one object, a list and an event of a watch look. The plain form of the stored
-version is the identity: those bytes were made once, when the object was written. Forms are kept,
-one per kind and requested form, because watchers share their encodings only when they have the same
-form.
+A form encodes one object, a list and an event of a watch. The plain form of the stored version is
+the identity: those bytes were made once, when the object was written. Forms are cached, one per
+kind and requested form, because watchers share their encodings only when they have the same form.
 """
 
 from __future__ import annotations
@@ -141,7 +140,7 @@ class Partial:
 
 
 def mark_metadata(rv: int, ended: bool) -> Obj:
-    """The metadata of a bookmark; ``ended`` tells that the initial events were all sent."""
+    """The metadata of a bookmark; ``ended`` says that the initial events were all sent."""
     meta: Obj = {"resourceVersion": str(rv), "creationTimestamp": None}
     if ended:
         meta["annotations"] = {"k8s.io/initial-events-end": "true"}
@@ -149,14 +148,14 @@ def mark_metadata(rv: int, ended: bool) -> Obj:
 
 
 class Forms:
-    """Finds the form a request asks for."""
+    """Finds the form that a request accepts."""
 
     def __init__(self, table: Callable[[Served, str, str], Form]) -> None:
         self._table = table
         self._known: dict[tuple[Served, WantedFormat, str], Form] = {}
 
     def of(self, served: Served, wanted: WantedFormat, include: str = "") -> Form:
-        """The form for a kind and what was asked for; ``include`` is what rows of a table carry."""
+        """The form for a kind and a requested format; ``include`` is what rows of a table carry."""
         key = (served, wanted, include)
         form = self._known.get(key)
         if form is None:
@@ -164,7 +163,7 @@ class Forms:
         return form
 
     def forget(self) -> None:
-        """Drop forms of kinds that may be gone."""
+        """Drop forms of kinds that may no longer be served."""
         self._known.clear()
 
     def _make(self, served: Served, wanted: WantedFormat, include: str) -> Form:

@@ -286,7 +286,7 @@ class Customs:
 
 
 def deprecation(spec: Obj, version: Obj) -> str:
-    """What everybody hears who uses a deprecated version; by default which one is better."""
+    """The warning for a deprecated version; by default it names a better one."""
     if not version.get("deprecated"):
         return ""
     if version.get("deprecationWarning") is not None:

@@ -1,22 +1,22 @@
-"""Garbage collection: what becomes of objects whose owners go.
+"""Garbage collection: what happens to objects whose owners are deleted.
 
-A graph of owner references is kept from the state's events: who is alive (by uid), who depends on
-whom. Four things make work, and each only names an object that is then looked at afresh:
+A graph of owner references is kept from the state's events: which objects exist (by uid), and their
+dependents. Four events make work, and each only names an object that is then read again:
 
-- an owner went: its dependents lost a reason to live;
-- an object names an owner that is not there (by uid, so a successor of the same name does not
+- an owner is deleted: its dependents may have to be deleted;
+- an object names an owner that does not exist (by uid, so a successor of the same name does not
   count);
-- an owner waits for its dependents (``foregroundDeletion``): those that block it go first;
-- an owner lets its dependents go (``orphan``): they lose the reference, then it goes.
+- an owner waits for its dependents (``foregroundDeletion``): those that block it are deleted first;
+- an owner orphans its dependents (``orphan``): they lose the reference, then it is deleted.
 
-Objects that own each other in a circle would wait for each other for ever: one that is to wait for
-a dependent that waits already no longer blocks its owners.
+Objects that own each other in a circle would wait for each other forever: one that is to wait for a
+dependent that waits already no longer blocks its owners.
 
-An object with at least one living owner stays and only loses the dead references. Owners of a kind
-this server does not know are taken as alive: not knowing is no reason to delete. A namespaced owner
-counts only in its own namespace.
+An object with at least one existing owner stays and only loses the dangling references. Owners of a
+kind this server does not serve count as existing: an unknown kind is no reason to delete. A
+namespaced owner counts only in its own namespace.
 
-Work is done a moment after it arises, in batches, as a controller beside the server would.
+Work is done with a short delay, in batches, as a controller beside the server would.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Collector:
         self._wake = asyncio.Event()
 
     def observe(self, node: GraphNode, uid: str, raw: bytes | None) -> None:
-        """An object is now this, or (None) gone."""
+        """An object is now this, or (None) deleted."""
         if raw is None:
             self._gone(node, uid)
             return

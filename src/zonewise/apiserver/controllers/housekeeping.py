@@ -1,7 +1,7 @@
-"""The few controllers without which an API server is not one: garbage, namespaces, events, roles.
+"""The few controllers that an API server needs: garbage, namespaces, events, roles.
 
-All work from the state's events and from what is there at the start, so a restart at any line goes
-on. Each is a task of its own; one that fails begins again after a pause.
+All work from the state's events and from the objects at the start, so a restart at any line is
+safe. Each is a task of its own; one that fails starts again after a pause.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _log = logger("housekeeping")
 def keep_house(
     writes: InternalWrites, *, authority: str, clock: Callable[[], float]
 ) -> list[asyncio.Task[None]]:
-    """Look at what is there, then go on with what happens; ``authority`` is the CA's PEM."""
+    """Process the existing objects, then follow changes; ``authority`` is the CA's PEM."""
     state = writes.state
     collector = Collector(writes.registry, writes.garbage_actions())
     for storage, _, _ in list(state.kinds()):

@@ -47,11 +47,11 @@ class InternalWrites:
         return self.storages[storage]
 
     def look(self, node: GraphNode) -> Obj | None:
-        """The latest version of an object, if it is there."""
+        """The latest version of an object, if it exists."""
         return self.writer.look(*node)
 
     async def change(self, node: GraphNode, change: Callable[[Obj], Obj]) -> None:
-        """Change an object, unless it is gone."""
+        """Change an object, unless it is deleted."""
         served = self.served(node.storage)
         resource = served.kind.resource
         target = Target(
@@ -63,7 +63,7 @@ class InternalWrites:
             return
 
     async def delete(self, node: GraphNode, options: DeleteOptions) -> None:
-        """Delete an object, unless it is gone."""
+        """Delete an object, unless it is deleted already."""
         served = self.served(node.storage)
         try:
             await self._deleter.delete(

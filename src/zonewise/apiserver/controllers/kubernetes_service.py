@@ -1,9 +1,9 @@
 """Where the API server is, as its own Service ``kubernetes`` says: Endpoints and an EndpointSlice.
 
-The server writes them itself each time it begins to listen, as nobody selects it. Addresses of
-Services may not be loopback addresses, so a server that listens only there, or everywhere, names a
-documentation address behind which there is nobody: pods of this cluster do not run anywhere they
-could call from.
+The server writes them itself each time it begins to listen, as its Service has no selector.
+Endpoint addresses may not be loopback addresses, so a server that listens only there, or
+everywhere, names a documentation address that leads nowhere: pods of this cluster do not run
+anywhere they could call from.
 """
 
 from __future__ import annotations

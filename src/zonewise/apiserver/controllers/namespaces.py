@@ -1,8 +1,8 @@
 """Namespaces: what a new one needs, and the end of one.
 
 A new namespace gets its account ``default`` and the ConfigMap with the CA. When one is deleted its
-content is deleted, pods before everything they may need to end well; what remains is told in its
-conditions, and when nothing remains it is let go.
+content is deleted, pods before everything they may need to terminate gracefully; what remains is
+reported in its conditions, and when nothing remains it is finalized.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ class NamespaceController:
             self.attend(entry.namespace)
 
     def attend(self, name: str, after: float = 0.0) -> None:
-        """Look after a namespace in so many seconds, or earlier if that was said before."""
+        """Process a namespace in so many seconds, or earlier if that was requested before."""
         due = asyncio.get_running_loop().time() + after
         self._due[name] = min(due, self._due.get(name, due))
         self._wake.set()
 
     async def run(self) -> None:
         """Look after namespaces until cancelled; again at once for what was not finished."""
-        # On the loop's clock: the time of day may be set back, and nobody is to wait for that.
+        # On the loop's clock: the time of day may be set back, which must not delay this.
         loop = asyncio.get_running_loop()
         while True:
             now = loop.time()

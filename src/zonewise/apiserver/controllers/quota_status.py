@@ -22,7 +22,7 @@ _log = logger("quotas")
 
 
 class QuotaStatus:
-    """Writes what was counted: a part of a living cluster, as a controller does it elsewhere."""
+    """Writes what was counted, as a controller does on a real cluster."""
 
     def __init__(self, quotas: Quotas, *, registry: Registry, writer: Writer, user: User) -> None:
         self._quotas = quotas

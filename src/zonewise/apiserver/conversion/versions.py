@@ -1,17 +1,16 @@
-"""The versions of one custom resource, and the way from one to another.
+"""The versions of one custom resource, and the conversion between them.
 
-An object is stored in the storage version of the day it was written; every other version shows it
+An object is stored in the storage version at the time of its write; every other version shows it
 converted. The stored form is first brought up to its own schema (defaults, unknown fields), then
-converted, then freed of what the wanted version's schema does not know. With the strategy None a
-conversion is a change of name and happens on the spot. With a webhook it is a question to a
-stranger, so it is asked ahead: ``fill`` asks for many objects at once and keeps each answer with
-the entry it is of, for as long as that entry lives; ``view`` only looks there. What is looked for
-and not there raises ``Unconverted``, which knows how to get it: ``settled`` asks and tries again.
+converted, then pruned by the wanted version's schema. With the strategy None a conversion only
+changes the apiVersion and is synchronous. With a webhook it is a remote call, so it is made ahead:
+``fill`` converts many objects at once and keeps each result with its entry, for as long as that
+entry exists; ``view`` only looks there. What is missing raises ``Unconverted``, which carries the
+call: ``settled`` makes it and tries again.
 
-Whoever wants the same entry in the same version waits for the same question. A question has at most
+Concurrent readers of the same entry in the same version share one call. A call has at most
 ``BATCH`` objects and, but for a single large one, ``BATCH_BYTES`` bytes, so that its answer can be
-read. A definition that changes gets another ``Versions``, which believes nothing that was converted
-for the one before.
+read. A definition that changes gets another ``Versions``, which uses no result of the one before.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ async def settled(compute: Callable[[], T]) -> T:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Webhook:
-    """Who converts, and in which versions of reviews it may be asked."""
+    """The conversion webhook, and the versions of reviews it accepts."""
 
     config: WebhookClientConfig
     reviews: tuple[str, ...]
@@ -125,7 +124,7 @@ class Versions:
         return found
 
     def converted(self, obj: Obj, wanted: str) -> Obj:
-        """The same for those who cannot wait, within ``settled``; nothing is nothing anywhere."""
+        """The same, synchronous, within ``settled``; an empty object stays empty."""
         if self._webhook is None or not obj or obj["apiVersion"] == wanted:
             return self._as(dict(obj), wanted)
         key = (wanted, msgspec.json.encode(obj))
@@ -159,7 +158,7 @@ class Versions:
                 asked.append(entry)
         for batch in _batches(asked):
             task = asyncio.create_task(self._view(batch, wanted))
-            task.add_done_callback(_seen)  # whoever waited may be gone
+            task.add_done_callback(_seen)  # the waiters may be cancelled
             for entry in batch:
                 self._going[entry, wanted] = task
             waiting[task] = None

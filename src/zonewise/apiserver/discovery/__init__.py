@@ -1,1 +1,1 @@
-"""What a client can ask about the server itself: groups, OpenAPI, versions, health."""
+"""What a client can read about the server itself: groups, OpenAPI, versions, health."""

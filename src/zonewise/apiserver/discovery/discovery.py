@@ -1,12 +1,12 @@
-"""Discovery: which groups, versions and kinds there are, in both of the forms clients ask for.
+"""Discovery: which groups, versions and kinds there are, in both of the forms that clients request.
 
 The plain form is one document per group and version; the aggregated one (`apidiscovery.k8s.io/v2`)
-says everything in two. Both are made from the list of kinds when they are first asked for and kept
+has everything in two. Both are made from the list of kinds when they are first requested and kept
 as bytes: the list changes only when a custom resource definition does, and then a new `Discovery`
-takes the old one's place.
+replaces the old one.
 
-Groups stand in the order of a real server, those of custom resources last and by name; versions
-stand best first: stable before beta before alpha, higher before lower.
+Groups are in the order of a real server, those of custom resources last and by name; versions are
+best first: stable before beta before alpha, higher before lower.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """OpenAPI v3, as far as clients use it: `kubectl explain`, its check of parameters, generators.
 
 One document per group and version holds the schemas of its kinds, everything they refer to, and the
-paths with their verbs. There is no prose: the tables have none. A document of built-in kinds takes
-tens of milliseconds to make and never changes, so it is made when it is first asked for and kept
-for as long as the same kinds are served together, also across changes of custom resources.
+paths with their verbs. There are no descriptions: the tables have none. A document of built-in
+kinds takes tens of milliseconds to make and never changes, so it is made when it is first requested
+and kept for as long as the same kinds are served together, also across changes of custom resources.
 
 The index names each document with a hash that changes with its content. Of built-in kinds the hash
 is over what they are made from, so that the index does not have to make them all.

@@ -1,8 +1,8 @@
 """The paths of an OpenAPI document: which requests each kind answers, and with which parameters.
 
 Clients read two things here: whether a kind's PATCH has the parameter `fieldValidation` (kubectl
-asks before it sends it), and `x-kubernetes-action` with `x-kubernetes-group-version-kind`, which
-tell a path's meaning without parsing it.
+checks before it sends it), and `x-kubernetes-action` with `x-kubernetes-group-version-kind`, which
+give a path's meaning without parsing it.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def _operations(
             made["requestBody"] = {"required": True, "content": _content(schema, action)}
         elif method == "patch":
             patch = {"schema": {"$ref": f"{REF}{META}Patch"}}
-            # kubectl patches with the best form it finds here, and only built-in kinds know all.
+            # kubectl patches with the best form it finds here, and only built-in kinds support all.
             forms = [form for form in PATCHES if not (kind.custom and "strategic" in form)]
             made["requestBody"] = {"required": True, "content": dict.fromkeys(forms, patch)}
         operations[method] = made

@@ -1,8 +1,7 @@
-"""ComponentStatuses: how the parts of a control plane are, made up when somebody asks.
+"""ComponentStatuses: the health of the control plane's parts, made at each request.
 
-``etcd-0`` is the log that everything is written to. The scheduler and the controllers
-run in this process; an API server without them says what a real one does that finds nobody at their
-ports.
+``etcd-0`` is the log that everything is written to. The scheduler and the controllers run in this
+process; an API server without them answers as a real one that cannot connect to their ports.
 """
 
 from __future__ import annotations

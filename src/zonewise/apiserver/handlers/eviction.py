@@ -1,16 +1,16 @@
-"""Eviction: a deletion that asks the pod's disruption budget first.
+"""Eviction: a deletion that the pod's disruption budgets must allow.
 
-Pending, finished and already leaving pods go without asking. Otherwise every budget that covers the
-pod is asked. Budgets per domain are asked of the ``guard``, which charges all of them in one write
-of the ledger. Of plain ones exactly one may select the pod, unless a budget with a term does, too;
-then all must agree. A plain one is spent before the pod is deleted, by a compare-and-swap on the
-budget: of two evictions that both see the last disruption one gets it, the other starts over and is
-refused. What was spent is written as ``disruptedPods``, so the budget's controller does not count
-the pod twice.
-A budget whose controller has not seen its latest spec allows nothing yet.
+Pending, finished and terminating pods are deleted without a check. Otherwise every budget that
+covers the pod is checked. Budgets per domain are checked by the ``guard``, which charges all of
+them in one write of the ledger. Of plain ones exactly one may select the pod, unless a budget with
+a term does, too; then all must agree. A plain one is spent before the pod is deleted, by a
+compare-and-swap on the budget: of two evictions that both see the last allowed disruption one gets
+it, the other starts over and is refused. What was spent is written as ``disruptedPods``, so the
+budget's controller does not count the pod twice. A budget whose controller has not seen its latest
+spec allows nothing yet.
 
-A pod that goes for free goes as it was seen: if a Pending one runs meanwhile it is looked at once
-more, if an unready one changes meanwhile the client is asked to come back.
+A pod that is not charged is deleted at the version that was seen: if a Pending one runs meanwhile
+it is checked again, if an unready one changes meanwhile the client is asked to retry.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ REFUSAL = "Cannot evict pod as it would violate the pod's disruption budget."
 
 
 class Guard(Protocol):
-    """Who knows what budgets per domain allow, and writes down what it grants."""
+    """Checks budgets per domain, and records what it grants."""
 
     async def ask(self, pod: Pod, *, evicting: bool, dry_run: bool) -> DisruptionVerdict:
         """Whether a pod may go."""
 
 
 class Evictions:
-    """Carries out evictions; ``guard`` is there once somebody counts budgets per domain."""
+    """Carries out evictions; ``guard`` is set once budgets per domain are counted."""
 
     def __init__(
         self,
@@ -97,10 +97,10 @@ class Evictions:
     async def _ask(
         self, call: Call, served: Served, target: Target, pod: Obj, options: DeleteOptions
     ) -> None:
-        """Ask every budget of the pod, charge them all, and let the pod go.
+        """Check every budget of the pod, charge them all, and delete the pod.
 
-        What the plain ones say is looked at first, so that nothing is granted in vain. If one of
-        them changes its mind while the grant is written, the grant is over after two minutes.
+        The plain ones are checked first, so that nothing is granted in vain. If one of them changes
+        while the grant is written, the grant expires after two minutes.
         """
         is_ready = ready(convert(Pod, pod))
         budgets = self._budgets(pod)
@@ -128,7 +128,7 @@ class Evictions:
             raise status_errors.over_budget(REFUSAL, _processing(name), RETRY_SECONDS) from None
 
     async def _ask_domains(self, pod: Obj, options: DeleteOptions, *, covered: bool) -> bool:
-        """Ask the budgets per domain; says whether the pod goes only as it was seen, unready."""
+        """Check the budgets per domain; returns whether the pod must still be unready."""
         if self.guard is None:
             if covered:
                 raise status_errors.over_budget(REFUSAL, "Budgets per domain are not counted here.")
@@ -251,7 +251,7 @@ def _read(call: Call, target: Target) -> Obj:
 
 
 def _check(budget: PodDisruptionBudget, *, is_ready: bool) -> bool:
-    """Whether a pod goes without cost; raises what keeps it."""
+    """Whether a pod is deleted without a charge; raises what prevents it."""
     name = budget.metadata.name
     answer = asked(budget, is_ready=is_ready)
     if answer is Asked.UNPROCESSED:

@@ -2,13 +2,13 @@
 
 A list is a page of the committed state, now or at an earlier version; a continue token carries that
 version and the last key, so all pages show one moment. A watch is a stream of frames that begins
-behind a version, or with what is there now. Both take selectors; an unknown field in one is a
-mistake worth telling, not an empty result.
+after a version, or with the present objects. Both take selectors; an unknown field in one is an
+error, not an empty result.
 
-Where a webhook converts what is stored, it is asked before the answer is put together: for one
-object, for the objects of a page or, as selectors select what is shown and not what is stored, for
-all that they select from. A watch asks for what waits to be sent, in order; while the webhook fails
-it waits, and goes on when the webhook does.
+Where a webhook converts what is stored, it is called before the answer is built: for one object,
+for the objects of a page or, as selectors apply to the shown version and not the stored one, for
+all that they select from. A watch converts pending events, in order; while the webhook fails it
+waits, and continues when the webhook works again.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ class Reader:
             await served.versions.fill(entries, served.kind.resource.api_version)
 
     async def selectable(self, served: Served, target: Target, at: int | None = None) -> None:
-        """Have everything converted that a selector could select; more may come meanwhile."""
+        """Have everything converted that a selector could select; more may be added meanwhile."""
         if served.versions is None or not served.versions.asks:
             return
         before: list[Entry] = []
@@ -329,7 +329,7 @@ class Reader:
 
 
 def singular(kind: Kind) -> Resource:
-    """A kind under the name it has where a real server does not know its plural."""
+    """A kind under its singular name, where a real server does not use its plural."""
     return replace(kind.resource, plural=kind.singular)
 
 

@@ -1,6 +1,6 @@
-"""Reviews: questions in the form of objects. They are answered and never stored.
+"""Reviews: requests in the form of objects. They are answered and never stored.
 
-Who am I, may I, may they, what may I, whose is this token.
+Own identity, own access, another user's access, own rules, and the user of a token.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What lies below an object beside its status: scale, binding, tokens, finalizers, logs."""
+"""Subresources other than status: scale, binding, tokens, finalizers, logs."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ class Subresources:
         return await self._rescale(call, served, target, lambda _: scale, again=False)
 
     def _check_scale(self, body: Obj) -> None:
-        """Refuse what is no Scale, or one of a version that no kind here speaks."""
+        """Refuse what is no Scale, or one of an unsupported version."""
         version, kind = body.get("apiVersion") or SCALE, body.get("kind") or "Scale"
         if (version, kind) == (SCALE, "Scale"):
             return
@@ -237,7 +237,7 @@ class Subresources:
         return await self._scaled(call, served, written.entry)
 
     async def _has_owner(self, served: Served, target: Target) -> bool:
-        """Whether the size has an owner; who changes one without applying becomes none itself."""
+        """Whether the size has a field owner; changing it without apply does not make one."""
         entry = self._state.latest(served.storage, target.namespace, target.name)
         if entry is None:
             return False

@@ -1,1 +1,1 @@
-"""How requests come in: over HTTPS, or from inside the process."""
+"""How requests are received: over HTTPS, or from inside the process."""

@@ -1,9 +1,9 @@
-"""How a finished answer goes over the wire: indented or on one line, compressed or not.
+"""How a finished answer is sent: indented or on one line, compressed or not.
 
-A real server ends JSON with a newline, and indents it (without one) where ``pretty`` asks for it
-or where the user agent is a person's: curl, wget, a browser. Large answers to reads are compressed
-with gzip at its fastest level for clients that take it. That is a thread's work, as zlib needs no
-interpreter, and it is done once for all who are sent the same bytes at about the same time.
+A real server ends JSON with a newline, and indents it (without one) where ``pretty`` asks for it or
+where the user agent is curl, wget or a browser. Large answers to reads are compressed with gzip at
+its fastest level for clients that accept it. A thread does that, as zlib releases the GIL, and once
+for all clients that get the same bytes at about the same time.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ RECENT_SECONDS = 1.0
 
 
 def dress(answer: Answer, query: str, agent: str) -> None:
-    """Make an answer's body what its client wants to read."""
+    """Format an answer's body for its client."""
     body = answer.body
     if answer.verbatim or not body or not answer.content_type.startswith("application/json"):
         return

@@ -1,9 +1,8 @@
 """The way into an embedded API server from inside its process.
 
-Controllers that run beside the server use the same client as everywhere; only the bytes take a
-shorter way. Permission, admission and validation are the server's own and cannot be told from a
-request over the network. What falls away is the socket, TLS and a second encoding: the answer's
-bytes are the stored bytes.
+Controllers that run beside the server use the same client as everywhere; only the transport is
+shorter. Permission, admission and validation are the same as for a request over the network. What
+is saved is the socket, TLS and a second encoding: the answer's bytes are the stored bytes.
 """
 
 from __future__ import annotations

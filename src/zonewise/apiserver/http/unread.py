@@ -1,12 +1,12 @@
 """What was written for watchers and what they have not read yet, bounded over all of them.
 
-A watcher that stops reading stops its own stream, but not for nothing: what TLS has encrypted for
-it waits for its socket. Each may hold a little; many together may not hold more than ``limit``.
+A watcher that stops reading stops its own stream, but still costs memory: what TLS has encrypted
+for it waits for its socket. Each may hold a little; many together may not hold more than ``limit``.
 Above that the slowest are ended, those whose bytes have waited without a break for the longest
-time, as a watcher is ended that falls too far behind: it comes back and resumes, or is gone.
+time, as is a watcher that falls too far behind: it reconnects and resumes.
 
-Sizes are looked at when something is written, so the total is never too low and may be too high: it
-is counted anew before anybody is ended. Ending goes some way below the limit, so that one count
+Sizes are updated when something is written, so the total is never too low and may be too high: it
+is recounted before any watcher is ended. Ending goes some way below the limit, so that one count
 serves many writes.
 """
 

@@ -1,1 +1,1 @@
-"""A request, what its path names, which formats it speaks, and the errors it is answered with."""
+"""A request, what its path names, its formats, and the errors it is answered with."""

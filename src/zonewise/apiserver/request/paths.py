@@ -21,7 +21,7 @@ class Target:
     name: str = ""
     subresource: str = ""
     rest: str = ""  # what follows pods/x/proxy/
-    watch: bool = False  # the older way to ask for a watch: /api/v1/watch/pods
+    watch: bool = False  # the older path of a watch: /api/v1/watch/pods
 
 
 def parse(path: str) -> Target | None:

@@ -57,14 +57,14 @@ def bad_request(message: str) -> BadRequest:
 
 
 def unauthorized() -> Unauthorized:
-    """Nobody we know."""
+    """No valid credentials."""
     return Unauthorized(_status(401, "Unauthorized", "Unauthorized"))
 
 
 def forbidden(
     resource: Resource, name: str, message: str, *, causes: Sequence[StatusCause] = ()
 ) -> Forbidden:
-    """Authorization or admission said no."""
+    """Authorization or admission refused it."""
     what = f'{resource.qualified} "{name}"' if name else resource.qualified
     return Forbidden(
         _status(
@@ -79,7 +79,7 @@ def forbidden(
 
 
 def forbidden_path(user: str, verb: str, path: str) -> Forbidden:
-    """Authorization said no to something that is not a resource."""
+    """Authorization refused something that is not a resource."""
     text = f'forbidden: User "{user}" cannot {verb} path "{path}"'
     return Forbidden(
         Status(
@@ -196,12 +196,12 @@ def not_meant(resource: Resource, name: str, what: str, wanted: str, have: str) 
 
 
 def expired(message: str) -> Gone:
-    """The version asked for is no longer kept."""
+    """The requested version is no longer kept."""
     return Gone(_status(410, "Expired", message))
 
 
 def expired_continue(token: str) -> Gone:
-    """A continue token that outlived its version, with one that goes on from the present."""
+    """A continue token that outlived its version, with one that continues from the present."""
     message = (
         "The provided continue parameter is too old to display a consistent list result. You can"
         " start a new list without the continue parameter, or use the continue token in this"
@@ -251,14 +251,14 @@ def not_acceptable(accepted: Sequence[str], hint: str = "") -> ApiError:
 
 
 def too_many_requests(message: str, retry_after: int = 1) -> TooManyRequests:
-    """Come back later."""
+    """Retry later."""
     return TooManyRequests(
         _status(429, "TooManyRequests", message, retry_after=retry_after), retry_after=retry_after
     )
 
 
 def over_budget(message: str, why: str, retry_after: int = 0) -> TooManyRequests:
-    """A disruption budget says: not now."""
+    """A disruption budget does not allow it now."""
     return TooManyRequests(
         _status(
             429,
@@ -357,13 +357,13 @@ def plain_failure(message: str) -> ServerError:
 
 
 def not_found_to_apply(resource: Resource, name: str, uid: str) -> ApiError:
-    """An apply that names the uid of an object that is not there."""
+    """An apply that names the uid of an object that does not exist."""
     why = f"uid mismatch: the provided object specified uid {uid}, and no existing object was found"
     return conflict(resource, name, why)
 
 
 def another_kind(resource: Resource, kind: str, name: str) -> Invalid:
-    """A custom object that says it is of another kind; a real server then speaks of that kind."""
+    """A custom object that says it is of another kind; a real server then names that kind."""
     fault = field_errors.invalid("kind", kind, f"must be {resource.kind}")
     said = Resource(resource.group, resource.version, kind, "")
     return field_errors.refusal(said, name, [fault])

@@ -1,11 +1,12 @@
 """The objects of one kind, in the order of their keys.
 
-``entries`` is what is committed and what every reader sees. What waits for its commit lies over it:
-writers check against that, so two of them never both win.
+``entries`` is what is committed and what every reader sees. Uncommitted writes are layered over it:
+writers check against those, so two of them never both win.
 
 The keys are also kept as a sorted list. One namespace is then a slice of it and a page starts where
 the last one ended, without looking at anything else; adding or removing one key of 100,000 costs
-some ten microseconds of moving memory, sorting them anew for the next list would cost milliseconds.
+some ten microseconds of moving memory, sorting them again for the next list would cost
+milliseconds.
 
 An old state is the present one with the events since then undone, newest first; nothing is copied
 but the keys that changed.
@@ -27,7 +28,7 @@ Matches = Callable[[Entry], bool]
 class ListPage(NamedTuple):
     """Part of a list.
 
-    ``last`` is the key to go on after, or None at the end. ``remaining`` says how many objects
+    ``last`` is the key to continue after, or None at the end. ``remaining`` says how many objects
     follow; None when a selector makes that unknown.
     """
 
@@ -88,7 +89,7 @@ class Collection:
             del self._pending[key]
 
     def give_up(self) -> None:
-        """Forget everything that waits."""
+        """Drop all uncommitted writes."""
         self._pending.clear()
 
     def count(self, namespace: str | None = None) -> int:

@@ -1,18 +1,18 @@
-"""Group commit: how writes get from memory to the disk and into sight.
+"""Group commit: how writes get from memory to the disk and become visible.
 
 A write waits in a batch. While the worker syncs one batch the next one gathers, so one sync serves
-all writers there are, and a lone writer waits for nobody. The first batch is taken one turn of
-the loop after its first write, so writers that are ready in the same turn share it. When a batch
-is on the disk it is published, in order, and then its writers hear of it.
+all concurrent writers, and a lone writer does not wait for others. The first batch is taken one
+turn of the loop after its first write, so writers that are ready in the same turn share it. When a
+batch is on the disk it is published, in order, and then its writers are answered.
 
-``durable=False`` (renewals of leases) lets an update be seen before it is stored: it rides with the
-next commit, at the latest after ``unsynced_seconds``, and never overtakes a write before it. Its
-version lies below a ceiling that was stored before; a restart after a crash goes on above the
-ceiling, so a version that somebody may have seen is never used for something else.
+``durable=False`` (renewals of leases) makes an update visible before it is stored: it is stored
+with the next commit, at the latest after ``unsynced_seconds``, and never overtakes a write before
+it. Its version is below a ceiling that was stored before; a restart after a crash continues above
+the ceiling, so a version that a client may have seen is never reused.
 
-When the disk refuses, every write that waits fails with the same sentence and is undone. A full
-disk is tried again after ``retry_seconds``. Anything else needs a restart, because what the file
-holds is not known any more. What was published already (not durable) is kept for the next try.
+When the disk fails, every waiting write fails with the same error and is undone. A full disk is
+tried again after ``retry_seconds``. Anything else needs a restart, because the content of the file
+is unknown then. What was published already (not durable) is kept for the next try.
 
 Compaction runs between commits, one bounded step at a time, while the log holds more than twice
 what it would need to.
@@ -67,7 +67,7 @@ class Need(Protocol):
         """The least it could weigh, or more: objects and history."""
 
     def floor(self) -> int:
-        """The newest version that the history has forgotten."""
+        """The newest version that the history has dropped."""
 
     def versions(self) -> Mapping[str, Mapping[str, int]]:
         """The version of every object at that floor, by kind and key."""
@@ -137,7 +137,7 @@ class Committer:
             asyncio.get_running_loop().call_soon(self._kick)
 
     async def close(self, rv: Callable[[], int]) -> None:
-        """Store what waits, then close the log so that it goes on from version ``rv()``."""
+        """Store what waits, then close the log so that it continues from version ``rv()``."""
         self._stopped = True
         if self._flush is not None:
             self._flush.cancel()

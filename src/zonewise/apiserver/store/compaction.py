@@ -1,20 +1,21 @@
-"""What a log must repeat before its oldest rows can go.
+"""What a log must repeat before its oldest rows can be removed.
 
 A log that only grows at its end and loses rows at its beginning is cheap: nothing is ever sought or
-overwritten. But the oldest rows hold the only copies of objects that nobody has changed since.
-So when rows go, those of their records that still say how things were at the floor are repeated at
+overwritten. But the oldest rows hold the only copies of objects that have not changed since. So
+when rows are removed, those of their records that are still current at the floor are repeated at
 the end, as ``KEPT``. (A table of objects beside the log would take ten times the bytes: every small
 object costs a page.)
 
 The state at the floor is then: of each object, the newest record that is not above the floor,
 commit or copy. For this a deletion has to be repeated, too, as ``GONE``: an older copy of the
 object may be further on in the log. But it is repeated only once. All older copies are then before
-it, no later pass repeats one, and rows go in order: when its own row goes, they are gone.
+it, no later pass repeats one, and rows are removed in order: when its own row is removed, they are
+already.
 
 A ``Sweep`` is one pass over the log. Its floor and the versions at that floor are taken when it
 begins and hold for all its steps, so each step may remove little and yet keeps nothing that a later
-row already replaces. It ends at the row that was the newest when it began, so that it never
-meets what it repeated itself.
+row already replaces. It ends at the row that was the newest when it began, so that it never reads
+what it repeated itself.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""A data folder: who owns it, and how far its acknowledgements went.
+"""A data folder: its owner, and the newest acknowledged version.
 
 One process owns a folder, by a lock that the kernel drops when the process ends, however it ends.
 
-``acknowledged`` holds the newest resourceVersion of which any client was told that it is stored.
-It is written after each commit was synced and before anybody hears of it, and is not synced
-itself. A killed process therefore leaves it exact, and a power cut leaves it exact or behind, never
-ahead: a database that ends before it has lost acknowledged writes. That is how a bad byte in
-the very last transaction, a log that was cut short or deleted, or an older copy of the database put
-back beside newer files is noticed. It is one line in one disk sector, so it is never half new.
-Without it none of that could be noticed, so a folder that lost it is refused too, until its owner
-writes ``accept`` into it and so takes what is there for all there was.
+``acknowledged`` holds the newest resourceVersion that was acknowledged to any client. It is written
+after each commit was synced and before it is acknowledged, and is not synced itself. A killed
+process therefore leaves it exact, and a power cut leaves it exact or behind, never ahead: a
+database that ends before it has lost acknowledged writes. That is how a bad byte in the very last
+transaction, a log that was cut short or deleted, or an older copy of the database put back beside
+newer files is noticed. It is one line in one disk sector, so it is never half new. Without it none
+of that could be noticed, so a folder that lost it is refused too, until its owner writes ``accept``
+into it and so accepts the present content as complete.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Folder:
         return cls(path, lock)
 
     def acknowledged(self) -> int | None:
-        """The newest version anybody was told of; None if the owner accepts whatever is there."""
+        """The newest acknowledged version; None if the owner accepts the present content."""
         path = self.path / ACKNOWLEDGED
         try:
             line = path.read_bytes()
@@ -96,7 +96,7 @@ class Folder:
         return int(number)
 
     def record(self, rv: int) -> None:
-        """Write down that clients may now be told of ``rv``."""
+        """Record that ``rv`` may now be acknowledged."""
         if self._mark < 0:
             self._mark = os.open(self.path / ACKNOWLEDGED, os.O_RDWR | os.O_CREAT, 0o600)
         os.pwrite(self._mark, _line(rv), 0)
@@ -127,7 +127,7 @@ class Folder:
 def unusable(path: Path, error: Exception) -> ConfigError:
     """Why a folder or a file in it cannot be worked with, and what to do, also on a full disk.
 
-    SQLite and the kernel often call a full disk something else, so the disk itself is asked.
+    SQLite and the kernel often report a full disk as another error, so the disk itself is checked.
     """
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     number = error.errno if isinstance(error, OSError) else 0

@@ -1,4 +1,4 @@
-"""What happened lately: the events that watches resume from and old states are rebuilt from.
+"""Recent events: watches resume from them and old states are rebuilt from them.
 
 Every committed write is an event with the object before and after. Events of one kind form a
 ``Trail``, in order of version, at positions that never change their meaning: position 7 is the
@@ -6,7 +6,7 @@ eighth event of this kind since the start, whether or not it is still kept. A wa
 little more than a position, and what waits for it costs no memory of its own.
 
 The ``History`` bounds all trails together, oldest first, by number, by bytes and by age. Its
-``floor`` is the newest version that was forgotten: watches can resume from it, not from before it.
+``floor`` is the newest version that was dropped: watches can resume from it, not from before it.
 Lists of exact old versions end earlier than watches do when a cluster is quiet: after
 ``history_age``, as a real server's do by compaction, while a watch may still resume.
 
@@ -31,7 +31,7 @@ EVENT_OVERHEAD = 256
 
 
 class Expired(ZonewiseError):
-    """The version asked for is older than what is kept."""
+    """The requested version is older than what is kept."""
 
     def __init__(self, rv: int, floor: int) -> None:
         super().__init__(f"too old resource version: {rv} ({floor})")
@@ -94,7 +94,7 @@ class Trail:
 
 
 class History:
-    """All trails, bounded together. ``rv`` is the newest version that anybody may see."""
+    """All trails, bounded together. ``rv`` is the newest visible version."""
 
     def __init__(self, limits: StoreLimits, *, floor: int, rv: int) -> None:
         self.floor = floor
@@ -133,7 +133,7 @@ class History:
             self._forget(now)
 
     def trim(self, now: float) -> None:
-        """Forget what is too old or too much, oldest first."""
+        """Drop what is too old or too much, oldest first."""
         limits = self._limits
         while self._order:
             trail = self._order[0]
@@ -152,7 +152,7 @@ class History:
             self.floor = event.entry.rv
 
     def check_resumable(self, rv: int) -> None:
-        """Refuse to resume a watch after a version that was forgotten."""
+        """Refuse to resume a watch after a version that was dropped."""
         if rv < self.floor:
             raise Expired(rv, self.floor)
 

@@ -124,7 +124,7 @@ def reading(folder: Folder) -> Iterator[sqlite3.Connection]:
 
 
 def writing(folder: Folder) -> sqlite3.Connection:
-    """The owner's connection: synced commits, no other process, checkpoints only when told."""
+    """The owner's connection: synced commits, no other process, checkpoints only on request."""
     connection = sqlite3.connect(folder.database, isolation_level=None, check_same_thread=False)
     connection.execute("PRAGMA locking_mode=EXCLUSIVE")  # no shared memory file, fewer locks
     connection.execute("PRAGMA journal_mode=WAL")

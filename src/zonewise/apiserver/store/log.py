@@ -2,24 +2,24 @@
 
 SQLite, write-ahead log, ``synchronous=FULL``. A commit of the state is **one row**, however many
 writes it gathers: their records as one blob, inserted by one statement in autocommit. A commit is
-then one call into SQLite, which lets go of the interpreter once and comes back when the data is
-synced; a row per write would fight the event loop for the interpreter at every row.
+then one call into SQLite, which releases the GIL once and returns when the data is synced; a row
+per write would compete with the event loop for the GIL at every row.
 
-Rows are added at the end and removed at the beginning. Commits above the floor are all there; what
-was below it is there as far as it still matters (`zonewise.apiserver.store.compaction`). A step of
+Rows are added at the end and removed at the beginning. Commits above the floor are complete; what
+was below it is kept as far as it still matters (`zonewise.apiserver.store.compaction`). A step of
 compaction is one transaction of bounded size: repeat, remove, move the floor. A restart reads
 everything, and so has the same versions and the same history to serve watches from.
 
-Nothing is believed unchecked. A row's sum runs over its columns *and the sum of the row before it*,
-so a missing, repeated or exchanged row breaks the chain; ``meta`` says where the chain starts and
-which row it must at least reach, under a sum of its own. SQLite checks the structure,
+Everything is verified. A row's sum runs over its columns *and the sum of the row before it*, so a
+missing, repeated or exchanged row breaks the chain; ``meta`` says where the chain starts and which
+row it must at least reach, under a sum of its own. SQLite checks the structure,
 `zonewise.apiserver.store.wal` the write-ahead log before SQLite touches it, and the folder's record
 of acknowledgements the end of it all.
 
-One thread uses a ``Log`` at a time; which one is its owner's business. Nothing here waits for
-anything but the disk. The owner bounds sizes: a commit by its batch, the log by compaction.
-The write-ahead log is bounded by checkpoints at ``CHECKPOINT_BYTES``, made after the commit was
-acknowledged and not, as SQLite would, before.
+One thread uses a ``Log`` at a time; its owner decides which. Nothing here waits for anything but
+the disk. The owner bounds sizes: a commit by its batch, the log by compaction. The write-ahead log
+is bounded by checkpoints at ``CHECKPOINT_BYTES``, made after the commit was acknowledged and not,
+as SQLite would, before.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ class Log:
 
     @property
     def floor(self) -> int:
-        """The version above which every commit is there."""
+        """The version above which every commit is kept."""
         return self._meta.floor
 
     @property
@@ -225,11 +225,11 @@ class Log:
         if self._unchecked < CHECKPOINT_BYTES:
             return
         self._unchecked = 0
-        with contextlib.suppress(sqlite3.Error):  # the next commit meets the same disk, and tells
+        with contextlib.suppress(sqlite3.Error):  # the next commit reports it
             self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
 
     def close(self, rv: int) -> None:
-        """Leave one complete file that goes on from version ``rv``, and give up the folder."""
+        """Leave one complete file that continues from version ``rv``, and release the folder."""
         with contextlib.suppress(sqlite3.Error):  # then the next start recovers, as after a crash
             if rv != max(self._last, self._meta.ceiling):
                 meta = self._meta._replace(ceiling=rv)

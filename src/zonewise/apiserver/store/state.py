@@ -3,9 +3,9 @@
 All of it is in memory and belongs to the event loop's thread. A write takes the next version the
 moment it is called, so the order of calls is the order of versions. It becomes visible when it is
 on the disk (`zonewise.apiserver.store.committer`): to readers, to the history, to watchers and then
-to whoever wrote it, batch by batch, in order. ``get``, ``list`` and ``watch`` see committed state
-only; writers check against ``latest``, which includes what still waits for its commit, so of two
-who read the same version one is told that it was overtaken.
+to its writer, batch by batch, in order. ``get``, ``list`` and ``watch`` see committed state only;
+writers check against ``latest``, which includes what still waits for its commit, so of two writers
+that read the same version one gets ``Overtaken``.
 
 A kind is named by the resource it is stored as, ``group/plural``: ``/pods``, ``apps/deployments``.
 
@@ -37,14 +37,14 @@ _log = logger("state")
 
 
 class _Anything:
-    """Stands for "whatever is there now"."""
+    """Means "whatever exists now"."""
 
 
 ANYTHING: Final = _Anything()
 
 
 class Overtaken(ZonewiseError):
-    """Another writer was quicker. ``latest`` is what is there now, or None."""
+    """Another writer was faster. ``latest`` is the present entry, or None."""
 
     def __init__(self, kind: str, key: str, latest: Entry | None) -> None:
         super().__init__(f"{kind} {key} is not what it was when it was read")
@@ -52,7 +52,7 @@ class Overtaken(ZonewiseError):
 
 
 class TooNew(ZonewiseError):
-    """The version asked for does not exist yet."""
+    """The requested version does not exist yet."""
 
     def __init__(self, rv: int, current: int) -> None:
         super().__init__(f"Too large resource version: {rv}, current: {current}")
@@ -130,7 +130,7 @@ class State:
     def listen(self, listener: Callable[[str, StoreEvent], None]) -> None:
         """Call ``listener`` with the kind and each event from now on, while it is published.
 
-        Listeners hear of a write before whoever wrote it. They must be quick and must not write.
+        Listeners are called before the writer is answered. They must be quick and must not write.
         """
         self._listeners.append(listener)
 
@@ -196,10 +196,10 @@ class State:
     ) -> Watcher:
         """Watch a kind, one namespace of it, or one object.
 
-        ``since`` resumes behind a version; the default is the present one. With ``initial`` what
-        is there now comes first, as ADDED, then ``initial_end(version)``, then what happens.
-        ``name`` alone is for cluster-scoped kinds. Raises ``Expired`` or ``TooNew`` for a version
-        that cannot be resumed from.
+        ``since`` resumes after a version; the default is the present one. With ``initial`` the
+        present objects come first, as ADDED, then ``initial_end(version)``, then changes. ``name``
+        alone is for cluster-scoped kinds. Raises ``Expired`` or ``TooNew`` for a version that
+        cannot be resumed from.
         """
         collection = self._collection(kind)
         trail = collection.trail
@@ -275,8 +275,8 @@ class State:
         Cancelling the future does not take the write back.
 
         ``expect`` is what ``latest`` was when the writer decided (None: nothing). Raises
-        ``Overtaken`` if it is not that now, or if an object to be added is there or one to be
-        changed is not. Raises ``WriteFailed`` or ``Overloaded``; so may the future.
+        ``Overtaken`` if it is not that now, or if an object to be added exists or one to be changed
+        does not. Raises ``WriteFailed`` or ``Overloaded``; so may the future.
 
         ``durable=False`` lets an update be seen before it is stored; a crash may lose it.
         """
@@ -340,11 +340,11 @@ class State:
         for event in events:
             try:
                 listener(kind, event)
-            except Exception:  # the write is stored: everybody else must hear of it
+            except Exception:  # the write is stored: all others must get it
                 _log.exception("a listener failed", kind=kind, key=event.entry.key)
 
     def _undo(self, batch: Sequence[PendingWrite]) -> None:
-        """Forget writes that were not stored; nobody has seen their versions."""
+        """Drop writes that were not stored; no client has seen their versions."""
         for change in batch:
             change.collection.give_up()
         self._next = self.visible_rv + 1

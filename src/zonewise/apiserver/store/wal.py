@@ -1,19 +1,19 @@
-"""Whether SQLite would take back every commit that is in a write-ahead log.
+"""Whether SQLite would recover every commit that is in a write-ahead log.
 
 When SQLite opens a database it replays the frames of its write-ahead log up to the first one whose
-checksum is wrong and forgets the rest without a word. That is right for a torn tail: the machine
-stopped while a transaction was being written, and nobody was told that it had been. It is wrong
-for a byte that went bad further up: commits behind it were acknowledged. So the frames are looked
-at before SQLite opens the file.
+checksum is wrong and silently drops the rest. That is right for a torn tail: the machine stopped
+while a transaction was being written, and it was never acknowledged. It is wrong for a byte that
+went bad further up: commits after it were acknowledged. So the frames are checked before SQLite
+opens the file.
 
 The two cases can be told apart because commits are serial: each is synced before the next one
-starts. Behind the last transaction that is whole there can be the frames of one more, in any
-state of disarray, and so at most one frame that carries a commit mark. Two mean that something
-in the middle went bad. (One may still be an acknowledged commit gone bad, the very last one;
-`zonewise.apiserver.store.folder` remembers how far the acknowledgements went.)
+starts. After the last complete transaction there can be the frames of one more, in any state, and
+so at most one frame that carries a commit mark. Two mean that something in the middle went bad.
+(One may still be an acknowledged commit gone bad, the very last one;
+`zonewise.apiserver.store.folder` records the newest acknowledged version.)
 
 A log is used again from its start after a checkpoint, under new salts; frames with other salts are
-left over from before and say nothing. A bad header would hide everything, so it is damage too,
+left over from before and are ignored. A bad header would hide everything, so it is damage too,
 unless there is nothing else in the file.
 
 The checksum runs over every byte in Python, about a second for 30 MB; the log is checkpointed at a
@@ -36,7 +36,7 @@ class Damaged(Exception):
 
 
 def inspect(path: Path) -> int:
-    """How many frames SQLite will replay; raises ``Damaged`` if it would forget commits."""
+    """How many frames SQLite will replay; raises ``Damaged`` if it would drop commits."""
     try:
         size = path.stat().st_size
     except FileNotFoundError:

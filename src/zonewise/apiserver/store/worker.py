@@ -1,8 +1,8 @@
 """The thread that waits for the disk, so that the event loop does not.
 
 One thread, one job at a time, in order: that is what makes commits serial. A job's outcome is
-handed to the loop first; only then the thread tidies up behind it, so nobody waits for that unless
-another job is there already. Its owner submits the next job when it hears of the last one, so the
+handed to the loop first; only then the thread cleans up after it, so nothing waits for that unless
+another job is queued already. Its owner submits the next job when the last one is done, so the
 queue never holds more than a few.
 """
 
@@ -22,7 +22,7 @@ class _Job(NamedTuple):
 
 
 class Worker:
-    """Runs jobs in a thread of its own and tells the loop how they ended."""
+    """Runs jobs in a thread of its own and reports their results on the loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, name: str) -> None:
         self._loop = loop
@@ -36,7 +36,7 @@ class Worker:
         done: Callable[[Exception | None], None],
         tidy: Callable[[], None],
     ) -> None:
-        """Run a job; ``done`` hears on the loop whether it failed, ``tidy`` runs after that."""
+        """Run a job; ``done`` gets its error or None on the loop, ``tidy`` runs after that."""
         self._jobs.put(_Job(run, done, tidy))
 
     def stop(self) -> None:
@@ -54,5 +54,5 @@ class Worker:
             try:
                 self._loop.call_soon_threadsafe(job.done, failure)
             except RuntimeError:
-                return  # the loop is closed: nobody is left to hear it
+                return  # the loop is closed: there is no one to notify
             job.tidy()

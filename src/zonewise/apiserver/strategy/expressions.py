@@ -14,9 +14,10 @@ AUTHORIZER = "authorizer"
 def condition_fault(text: str) -> str:
     """Why an expression is no condition over an admission request; empty where it is one.
 
-    The functions of ``authorizer`` are not known here, so an expression that uses it is believed.
+    The functions of ``authorizer`` are not supported here, so an expression that uses it is
+    accepted.
     """
-    # Loading the language takes longer than most servers live without meeting an expression.
+    # Loading the language is slow, and most servers never get an expression.
     from zonewise.machinery.cel import CompileError, compile_expression
 
     if AUTHORIZER in text:

@@ -1,7 +1,7 @@
 """What Zonewise adds to an embedded cluster: its own controllers, as further components.
 
-And a name server, which reads the components' stores and is reached from this machine alone; a CSI
-driver, if what it needs is installed; and, if it is asked for and this machine can, a network.
+And a name server, which reads the components' stores and is reachable from this machine only; a CSI
+driver, if what it needs is installed; and, if requested and possible on this machine, a network.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ CSI_CLASS = "zonal" if _CSI else None
 
 
 def name_server(cluster: EmbeddedCluster, host: str) -> DnsServer:
-    """A name server for the cluster, on a free port; it believes who asks for others from here."""
+    """A name server for the cluster, on a free port; it trusts client subnets from loopback."""
     from zonewise.dns import DnsServer, DnsSettings
 
     loopback = tuple(map(ip_network, ("127.0.0.0/8", "::1/128")))
@@ -78,7 +78,7 @@ class Packets:
 
     @classmethod
     def claim(cls, *, wanted: bool) -> Packets:
-        """A network if one is wanted and can be; what a killed program left behind is removed."""
+        """A network if requested and possible; what a killed program left behind is removed."""
         from zonewise.embedded.network import Instance, remove_stale
 
         if not wanted:
@@ -105,7 +105,7 @@ class Packets:
         return {"network": make}
 
     async def lines(self, found: Callable[[], list[Trial]]) -> list[str]:
-        """What to try with it, once it works; or why it is not there."""
+        """What to try with it, once it works; or why there is none."""
         if self._network is None:
             return [self._absent]
         await self._network.settled()
@@ -162,7 +162,7 @@ class LocalDriver:
             await self._driver.unmount()
 
     def close(self) -> None:
-        """Let go of the folder."""
+        """Release the folder."""
         if self._driver is not None:
             self._threads.close()
             self._driver.close()

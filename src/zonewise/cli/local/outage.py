@@ -1,8 +1,8 @@
-"""What ``zonewise fail`` and ``zonewise heal`` share: which nodes are meant, and telling them.
+"""What ``zonewise fail`` and ``zonewise heal`` share: selecting nodes, and annotating them.
 
-A node is told by an annotation, which its simulated kubelet obeys; nothing else is touched. On a
-cluster that is not ours nobody would obey it, so that is refused before anything is written. All
-names are looked up first: a wrong one changes nothing.
+A node gets an annotation, which its simulated kubelet obeys; nothing else is changed. On a cluster
+that is not ours no kubelet would obey it, so that is refused before anything is written. All names
+are looked up first: a wrong one changes nothing.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ key_option = click.option(
 
 
 class OutageTarget(NamedTuple):
-    """A place that was told, its nodes, and how many of them were so already."""
+    """A place that was annotated, its nodes, and how many of them were so already."""
 
     name: str
     nodes: tuple[str, ...]

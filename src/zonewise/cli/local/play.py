@@ -1,6 +1,6 @@
 """``zonewise up --scenario``: a scenario on a cluster of its own, line by line.
 
-At speed ``max`` nothing waits and nobody can look in from outside: hours pass in seconds. At any
+At speed ``max`` nothing waits and there is no access from outside: hours pass in seconds. At any
 other speed the cluster also serves, and its kubeconfig is the first line.
 """
 

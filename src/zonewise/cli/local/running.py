@@ -1,6 +1,6 @@
-"""``zonewise up`` at work: what was asked for is served until the process is told to stop.
+"""``zonewise up`` at work: what was requested is served until the process is stopped.
 
-What was begun is ended in the opposite order, whatever fails: volumes are unmounted while the
+What was started is stopped in the opposite order, whatever fails: volumes are unmounted while the
 folder is still ours, the cluster closes what it wrote, network namespaces go last.
 """
 
@@ -44,7 +44,7 @@ Only the API: pods are stored, nothing schedules or runs them.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpPlan:
-    """What was asked for."""
+    """What was requested."""
 
     folder: Path
     kept: bool
@@ -58,7 +58,7 @@ class UpPlan:
 
 
 async def run_cluster(process: Process, plan: UpPlan, content: Content | None) -> None:
-    """Serve until the process is told to stop; without content, the API alone."""
+    """Serve until the process is stopped; without content, the API alone."""
     _allow_connections()
     if content is None:
         await _serve_only(process, plan)
@@ -95,7 +95,7 @@ async def run_cluster(process: Process, plan: UpPlan, content: Content | None) -
             try:
                 await process.until_stop(life)
             finally:
-                # Only who serves the folder may unmount what is in it.
+                # Only the process that serves the folder may unmount what is in it.
                 await volumes.unmount()
         finally:
             await cluster.close()
@@ -181,7 +181,7 @@ async def _serve_only(process: Process, plan: UpPlan) -> None:
 
 
 async def _started(server: ApiServer, plan: UpPlan) -> str:
-    """Serve where it was served last time, if that place is free and no other was asked for."""
+    """Serve at the address of the last time, if it is free and no other was requested."""
     wanted = [plan.port] if plan.port else [*filter(None, [server.identity.last_port()]), 0]
     for port in wanted:
         try:

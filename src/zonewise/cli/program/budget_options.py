@@ -1,4 +1,4 @@
-"""The flag that says what becomes of disruption budgets: the same for every program."""
+"""The flag that says how disruption budgets are handled: the same for every program."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Commands and groups as ``kubectl`` users expect them.
 
-- Global flags may stand before the command's name. A group moves flags that precede it behind it,
-  so that they are parsed in one place, by the command that takes them.
-- A group knows its commands by name, sentence and module, and imports a module only when its
-  command runs: help and completion stay fast however many commands there are.
+- Global flags may be before the command's name. A group moves flags that precede it behind it, so
+  that they are parsed in one place, by the command that takes them.
+- A group has its commands by name, sentence and module, and imports a module only when its command
+  runs: help and completion stay fast however many commands there are.
 - ``help NAME`` is ``NAME --help``, and a group without a command prints its help.
 """
 
@@ -25,7 +25,7 @@ _HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 @dataclass(frozen=True, slots=True)
 class CommandEntry:
-    """A command that is there to be run: where it is and what it does. No summary hides it."""
+    """A command of a group: where it is and what it does. Without a summary it is hidden."""
 
     module: str
     summary: str = ""
@@ -50,7 +50,7 @@ class Command(click.Command):
         return super().invoke(ctx)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The command's own flags; the global ones are told of, not repeated."""
+        """The command's own flags; the global ones are mentioned, not repeated."""
         params = self.get_params(ctx)
         own = [p for p in params if isinstance(p, click.Option) and p.name not in _GLOBAL]
         _examples(ctx, formatter, self.examples)
@@ -102,7 +102,7 @@ class CommandGroup(click.Group):
         raise click.exceptions.NoSuchCommand(name, possibilities=self._visible(), ctx=ctx)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The commands by what they are for, examples, and the flags that all commands know."""
+        """The commands by purpose, examples, and the flags that all commands have."""
         sections: dict[str, list[tuple[str, str]]] = {}
         for name in self._visible():
             entry = self.entries[name]

@@ -1,7 +1,7 @@
-"""From the global flags to a client for the cluster they mean.
+"""From the global flags to a client for their cluster.
 
-Reading the configuration, connecting and asking are bounded by ``--request-timeout`` each. What the
-client cannot know, which configuration is to blame, is added to its errors here.
+Reading the configuration, connecting and requests are bounded by ``--request-timeout`` each. What
+the client cannot know, which configuration is at fault, is added to its errors here.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ def explain(
     files: tuple[str, ...],
     output: str | None,
 ) -> None:
-    """Print what is asked for."""
+    """Print what is requested."""
     from zonewise.explain import DEFAULT_NAMESPACE
 
     one = what.removesuffix("s")
@@ -247,7 +247,7 @@ def _print_many(
 
 
 def _row(file: str, report: BudgetReport | PodReport) -> dict[str, Any]:
-    """As JSON has it; what comes from a dump says from which file."""
+    """As in JSON; what comes from a dump names its file."""
     return {"file": file, **report.plain()} if file else report.plain()
 
 

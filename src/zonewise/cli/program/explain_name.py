@@ -1,4 +1,4 @@
-"""``zonewise explain name``: what a client is told about a name, and why."""
+"""``zonewise explain name``: what a name resolves to for a client, and why."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def print_name(
     files: Sequence[str],
     output: str | None,
 ) -> int:
-    """Print the report; 1 if the name is not there."""
+    """Print the report; 1 if the name does not exist."""
     from zonewise.explain.name import name_page
 
     _check(client)

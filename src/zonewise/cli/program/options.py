@@ -1,6 +1,6 @@
 """The flags every command understands, and those that several commands share.
 
-Global flags mean what they mean to ``kubectl``. They may stand before or after the command's name;
+Global flags mean what they mean to ``kubectl``. They may be before or after the command's name;
 ``zonewise.cli.program.command`` sees to that.
 """
 
@@ -34,7 +34,7 @@ class Options:
     log_format: Literal["text", "json"] = "text"
 
     def serving(self) -> Options:
-        """The same for a program that stays, whose log is read later: what happens is in it."""
+        """The same for a long-running program, whose log is read later: it is more verbose."""
         return replace(self, verbose=max(1, self.verbose))
 
 

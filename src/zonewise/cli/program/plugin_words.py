@@ -1,4 +1,4 @@
-"""What kubectl asks when somebody completes ``kubectl zonewise …``.
+"""What kubectl calls to complete ``kubectl zonewise …``.
 
 kubectl runs ``kubectl_complete-zonewise WORD…``, whose last word is the unfinished one, and reads
 one word per line, a tab and its meaning, and at the end a number; 4 says "and no file names".

@@ -1,12 +1,12 @@
 """What every command prints through.
 
 ``screened`` puts itself before stdout and stderr while a command runs: whatever is written, by us,
-by click, by a logger or with a traceback, reaches a terminal without anything it would obey.
-Colours are ours alone, so only ``console`` gets past it, and it cleans the words between the
-colours. Nobody has to remember to be careful, and a new command is safe before it is written.
+by click, by a logger or with a traceback, reaches a terminal without control sequences. Only our
+own colours are allowed, so only ``console`` bypasses it, and it cleans the words between the
+colours. No command has to take care of this, so a new one is safe from the start.
 
-Tables clean their cells once more before they measure them. JSON and YAML keep their values: what
-a terminal would obey is escaped in their own way (``rendered``).
+Tables clean their cells once more before they measure them. JSON and YAML keep their values:
+control characters are escaped in their own way (``rendered``).
 
 Help and completion print nothing but our own words, so what cleans words is loaded at the first
 one that needs it.
@@ -30,7 +30,7 @@ WIDTH = 100
 class Screen(io.TextIOBase):
     """A text stream before another one that lets only printable text through."""
 
-    # Said of us, not of what is beneath: who asks would else write around us.
+    # Ours, not that of the stream beneath: a caller would otherwise bypass us.
     encoding = "utf-8"
     errors = "strict"
 
@@ -79,7 +79,7 @@ class _Bytes(io.BufferedIOBase):
         self._screen = screen
 
     def write(self, data: Any) -> int:
-        """Write text that somebody has encoded already."""
+        """Write text that is encoded already."""
         if isinstance(data, str):
             raise TypeError("bytes are written here, not str")
         self._screen.write(bytes(data).decode("utf-8", "backslashreplace"))
@@ -149,7 +149,7 @@ def rendered(value: Any, output: str | None, *, following: bool = False) -> str:
     if output == "yaml":
         import yaml
 
-        # Parts that stand in two places would be written as references to each other.
+        # Parts that occur twice would be written as references to each other.
         apart = msgspec.json.decode(text)
         plain = text.decode().isprintable()
         return yaml.safe_dump(

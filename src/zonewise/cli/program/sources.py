@@ -42,7 +42,7 @@ def dumped(files: Sequence[str]) -> Iterator[tuple[Snapshot, str]]:
 
 
 def only(clusters: Sequence[T], many: str = "") -> T:
-    """The one cluster; of a folder with several only ``many`` can be asked for, if that."""
+    """The one cluster; of a folder with several only ``many`` can be requested, if that."""
     if len(clusters) == 1:
         return clusters[0]
     instead = f", or ask for {many}" if many else ""

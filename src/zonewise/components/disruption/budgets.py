@@ -1,18 +1,19 @@
-"""Keeps the status of PodDisruptionBudgets, so that evictions know what they may take.
+"""Keeps the status of PodDisruptionBudgets, which limits evictions.
 
-One key is one budget. It is counted when it changes, when a pod that it selects comes, goes or
-changes its readiness, and when a workload is scaled; *every* budget that selects the pod is told,
-not only the first. Budgets and pods find each other by a label that both have, so neither looks at
-the whole namespace. Changes are gathered for a moment that grows with the number of pods a budget
-has: a storm of pods costs a bounded part of a processor.
+One key is one budget. It is counted when it changes, when a pod that it selects is added, deleted
+or changes its readiness, and when a workload is scaled; *every* budget that selects the pod is
+counted, not only the first. Budgets and pods are matched by a label that both have, so no lookup
+scans the whole namespace. Changes are batched for a moment that grows with the number of pods a
+budget has: a burst of pods costs a bounded part of a processor.
 
 The count is written on the version it was made from. An eviction that spent the budget meanwhile
-makes the write a conflict and the budget is counted again, so a spent disruption never comes back.
-A budget that cannot be counted (a controller without a scale) allows nothing and says why; it is
-tried again when something changes.
+makes the write a conflict and the budget is counted again, so a spent disruption is never given
+back. A budget that cannot be counted (a controller without a scale) allows nothing and says why; it
+is tried again when something changes.
 
-A pod that was to be disturbed and still lives two minutes later loses that mark, as its eviction is
-over. Budgets per domain (``spec.nodeSelectorTerm``) are held by the API server and left alone.
+A pod that was to be disrupted and still exists two minutes later loses that mark, as its eviction
+is over. Budgets per domain (``spec.nodeSelectorTerm``) are handled by the API server and left
+alone.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ UNMANAGED = (
 
 
 class Uncountable(Exception):
-    """A budget's pods belong to somebody who does not say how many there should be."""
+    """A budget's pods have an owner that does not say how many there should be."""
 
 
 class _ApiResource(Struct):
@@ -190,7 +191,7 @@ class Budgets:
         return self._pods.by(LABEL, (namespace, name, value))
 
     async def _scale(self, budget: PodDisruptionBudget, pods: Iterable[Pod]) -> int:
-        """What the pods' controllers were asked for, each counted once."""
+        """The sum of the replicas of the pods' controllers, each counted once."""
         if not counted_by_scale(budget.spec):
             return 0
         seen: set[str] = set()

@@ -1,4 +1,4 @@
-"""Kubelets without containers: every Node comes to life, and so do the pods bound to it.
+"""Kubelets without containers: every Node becomes Ready, and so do the pods bound to it.
 
 In the order things happen: ``node_status`` fills in a Node, ``heartbeats`` keep it alive, ``ipam``
 gives addresses to nodes and pods, ``stages`` say what happens to a pod, ``pod_lifecycle`` lets it

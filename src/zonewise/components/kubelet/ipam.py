@@ -1,9 +1,9 @@
 """Addresses: a range for each node, an address for each pod.
 
 ``NodeRanges`` cuts networks into one block per node; ``AddressPool`` hands out the addresses of one
-block. Both are memory only and are told by the caller what is taken already, as the objects say it,
-so a restart keeps every address. What was given back is handed out again last: who still talks to
-an address that is gone should not reach somebody else soon.
+block. Both are in memory only and get from the caller what the objects have in use, so a restart
+keeps every address. Freed addresses are reused last: a client that still uses the address of a
+deleted pod should not soon reach another pod.
 
 Taking one is O(1) unless a block is nearly full.
 """
@@ -30,13 +30,13 @@ class AddressPool:
         self._taken: set[int] = set()
 
     def note(self, address: str) -> None:
-        """Somebody has this address; those of other networks do not matter."""
+        """This address is in use; those of other networks are ignored."""
         offset = self._offset(address)
         if offset is not None:
             self._taken.add(offset)
 
     def take(self) -> str | None:
-        """An address nobody has, or None."""
+        """A free address, or None."""
         start = min(RESERVED, self._size)
         for _ in range(self._size - start):
             if self._next >= self._size:
@@ -51,7 +51,7 @@ class AddressPool:
         return None
 
     def free(self, address: str) -> None:
-        """Nobody has this address any more."""
+        """This address is free again."""
         offset = self._offset(address)
         if offset is not None:
             self._taken.discard(offset)

@@ -1,7 +1,7 @@
 """What a kubelet says about its node: pure functions from a Node to the fields that are missing.
 
-A Node somebody wrote may say much (a dump of a real cluster) or nothing but its name. What it says
-is kept; the rest is filled in, and the conditions are a healthy kubelet's.
+A Node may be written with much (a dump of a real cluster) or nothing but its name. What it has is
+kept; the rest is filled in, and the conditions are a healthy kubelet's.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ HEALTHY = {
 
 
 def ours(node: Node) -> bool:
-    """Whether a kubelet of ours is this node's; somebody may want to play it himself."""
+    """Whether this node has a kubelet of ours; a user may act as its kubelet instead."""
     return node.metadata.annotations.get(KUBELET) != "none"
 
 

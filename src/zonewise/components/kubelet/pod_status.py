@@ -1,8 +1,8 @@
 """What a kubelet writes into a pod's status, in the words of the real one.
 
-Pure: a pod, how far its life is and where it lives give the patch, or None if its status says all
-of it already. Conditions keep their transition time while their status stays; conditions of others
-(readiness gates, disruption) are read and never written.
+Pure: a pod, its progress and its addresses give the patch, or None if its status is already so.
+Conditions keep their transition time while their status stays; conditions of others (readiness
+gates, disruption) are read and never written.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LOST_TEXT = "The container could not be located when the pod was terminated"
 
 @dataclass(frozen=True, slots=True)
 class PodAddresses:
-    """Where a pod lives: addresses of its node and its own, the first of each family."""
+    """A pod's addresses: those of its node and its own, the first of each family."""
 
     hosts: tuple[str, ...]
     addresses: tuple[str, ...] = ()
@@ -73,7 +73,7 @@ def report(pod: Pod, progress: PodProgress, place: PodAddresses, now: float) -> 
 
 
 def _replaced(addresses: Sequence[str]) -> list[Obj]:
-    """For a strategic patch, which would merge else: a Node made anew has other addresses."""
+    """For a strategic patch, which would merge else: a recreated Node has other addresses."""
     return [{"$patch": "replace"}, *({"ip": one} for one in addresses)]
 
 
@@ -177,7 +177,7 @@ def _condition(pod: Pod, kind: str, value: bool, reason: str, message: str, *, n
         "lastProbeTime": None,
         "lastTransitionTime": known.last_transition_time if same else now,
     }
-    # A patch leaves what it does not name: a reason that is over has to be taken away.
+    # A patch leaves what it does not name: a reason that is over has to be removed.
     if reason or known.reason:
         body["reason"] = reason or None
     if message or known.message:

@@ -1,4 +1,4 @@
-"""What kubelets need from whoever brings volumes to the paths of pods."""
+"""What kubelets need to have volumes mounted at the paths of pods."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ class PodVolumes(Protocol):
     """Volumes at the paths of pods. Every call may be repeated."""
 
     async def mount(self, pod: Pod) -> str:
-        """Have the volumes of a pod on its node; says why not yet, nothing if they are there."""
+        """Mount the volumes of a pod on its node; says why not yet, empty if they are mounted."""
 
     async def unmount(self, node: str, uid: str) -> None:
-        """Take away what a pod had; raises if that cannot be done yet."""
+        """Unmount what a pod had; raises if that is not possible yet."""
 
     async def run(self) -> None:
         """Follow pods that end or vanish, until cancelled."""

@@ -17,7 +17,7 @@ class KubeletSettings:
 
     Every node gets a part of each pod network, of the size in ``blocks``. A pod whose start takes
     longer than ``coalesce`` is shown as Pending with its containers being created; quicker ones are
-    written once, when they run. ``resources`` are what a node has that does not say.
+    written once, when they run. ``resources`` are for nodes that do not specify theirs.
     """
 
     stages: Stages = field(default_factory=default_stages)

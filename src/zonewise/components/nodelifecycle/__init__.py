@@ -1,7 +1,7 @@
-"""What becomes of nodes and of the pods on them when a node is lost, drained or deleted.
+"""What happens to nodes and the pods on them when a node is lost, drained or deleted.
 
-``health`` and ``zones`` decide, ``NodeLifecycle`` says it in conditions and taints,
-``TaintEviction`` drives pods away (``tolerance``), ``PodCollector`` removes what is left over.
+``health`` and ``zones`` decide, ``NodeLifecycle`` writes conditions and taints, ``TaintEviction``
+evicts pods (``tolerance``), ``PodCollector`` removes what is left over.
 """
 
 from zonewise.components.nodelifecycle.controller import NodeLifecycle

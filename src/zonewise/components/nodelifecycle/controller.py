@@ -1,21 +1,21 @@
-"""Notices lost nodes, says so in conditions and taints, and takes it back when they return.
+"""Notices lost nodes, writes that as conditions and taints, and reverts it when they return.
 
 A node is lost when neither its lease nor its status was renewed for a grace period, as this process
 saw it: clocks of nodes are not compared with ours, and time in which this process slept or was
-behind does not count. What was seen is memory; a process that starts anew gives every node a whole
-grace period, which is the safe side.
+behind does not count. What was seen is in memory only; a process that restarts gives every node a
+whole grace period, which is safe.
 
 *Per node*, whenever it changes or its grace period may be over: conditions, then pods (a lost
 node's are not ready any more), then taints. Each write is level-triggered, so a crash in between is
-finished by the next run. Nodes are written under the version that was judged: who speaks up at the
-last moment is heard, and a conflict is retried on what is there then.
+finished by the next run. Nodes are written under the version that was judged: a node that reports
+at the last moment causes a conflict, which is retried on the new state.
 
-*Per zone*, at a limited rate: the taint that drives pods away. ``zones`` says how fast. Nodes that
-wait for it are looked at every few seconds while there are any; it is taken away at once, by the
-node's own run. When all zones are lost it is taken from everyone, and when one comes back all nodes
-get a new grace period.
+*Per zone*, at a limited rate: the taint that evicts pods. ``zones`` says how fast. Nodes that wait
+for it are checked every few seconds while there are any; it is removed at once, by the node's own
+run. When all zones are lost it is removed from all nodes, and when one comes back all nodes get a
+new grace period.
 
-Idle nodes cost one look per grace period, and renewals one entry in a table.
+Idle nodes cost one check per grace period, and renewals one entry in a table.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class NodeLifecycle:
             tasks.create_task(self._stay_awake(), name="own delays")
 
     async def _stay_awake(self) -> None:
-        """Notice when this process itself was late, and hold that against nobody."""
+        """Notice when this process itself was late, and count that against no node."""
         while True:
             self._awake = elapsed()
             await asyncio.sleep(self._settings.grace / 4)
@@ -166,7 +166,7 @@ class NodeLifecycle:
             self._waiting.discard(name)
 
     async def _unready(self, node: Node, now: float) -> None:
-        """The pods of a lost node are not ready, as far as anybody knows."""
+        """Mark the pods of a lost node as not ready."""
         for pod in self._pods.by("node", node.metadata.name):
             ready = readiness(pod)
             if ready is None or ready.status == "False":

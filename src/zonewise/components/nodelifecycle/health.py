@@ -1,8 +1,8 @@
 """What a node's conditions mean: pure functions from a Node to conditions, taints and a verdict.
 
-A node that is silent for too long is said to be in an unknown state, by the one who noticed. What
+A node that is silent for too long gets conditions with status Unknown from this controller. What
 the conditions say about placement is repeated as taints, because those are what scheduler and
-eviction read. Taints of others are kept as they are, in their order.
+eviction read. Other taints are kept as they are, in their order.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def condition(node: Node, kind: str) -> NodeCondition | None:
 
 
 def verdict(node: Node) -> Verdict | None:
-    """Whether a node is ready; None if it never said anything."""
+    """Whether a node is ready; None if it never reported."""
     found = condition(node, "Ready")
     if found is None:
         return None
@@ -83,7 +83,7 @@ def evicting(node: Node) -> frozenset[str]:
 
 
 def tainted(node: Node, *, evict: bool, now: str) -> tuple[Taint, ...]:
-    """The taints a node should have. ``evict`` says whether a lost node's pods are to go."""
+    """The taints a node should have. ``evict`` says whether a lost node's pods are evicted."""
     lost = {"False": NOT_READY, "Unknown": UNREACHABLE}.get(verdict(node) or "", "")
     want = {(lost, "NoSchedule")} if lost else set()
     if lost and evict:

@@ -1,12 +1,12 @@
-"""Removes pods that nobody else will: whose Node is gone, and finished ones beyond a number.
+"""Removes pods that nothing else will: whose Node is deleted, and finished ones beyond a number.
 
-A key is a node's name. A pod of a missing Node waits some seconds first, in case the Node is made
-anew; before its pods are removed, the server is asked once more. They are marked as Failed with the
-reason, then deleted without grace, since no kubelet is left to finish. The same is done to
+A key is a node's name. A pod of a missing Node waits some seconds first, in case the Node is
+recreated; before its pods are removed, the Node is read once more. They are marked as Failed with
+the reason, then deleted without grace, since no kubelet is left to finish. The same is done to
 terminating pods of a node that is declared out of service and is not ready.
 
-Finished pods are counted from time to time; the oldest beyond the number kept go. Unbound pods
-need no collector: the API server lets them go at once.
+Finished pods are counted from time to time; the oldest beyond the limit are deleted. Unbound pods
+need no collector: the API server deletes them at once.
 """
 
 from __future__ import annotations

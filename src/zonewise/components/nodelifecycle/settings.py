@@ -10,8 +10,8 @@ class NodeLifecycleSettings:
     """Times are in seconds, rates in nodes per second and zone.
 
     ``grace`` is how long a node may be silent, ``startup_grace`` how long a new one may be before
-    it speaks first. ``orphan_after`` is how long pods outlive their deleted Node, which the real
-    one checks less often and later.
+    its first report. ``orphan_after`` is how long pods outlive their deleted Node, which the real
+    controller checks less often and later.
     """
 
     grace: float = 50.0

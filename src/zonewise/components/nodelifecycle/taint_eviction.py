@@ -1,13 +1,12 @@
-"""Drives pods away from nodes whose taints they do not tolerate, or no longer.
+"""Deletes pods from nodes whose taints they do not tolerate, or no longer.
 
-A key is a pod. When it must go follows from objects alone (``tolerance``), so a restart neither
-shortens nor lengthens anybody's time; only where a taint has no date, it counts since it was
-noticed. Pods are woken up when they come to a tainted node, when
-their tolerations change and when their node's taints do; a change of a pod on a healthy node costs
-one look at its node.
+A key is a pod. When it is deleted follows from objects alone (``tolerance``), so a restart neither
+shortens nor lengthens any pod's time; only a taint without a date counts since it was noticed. Pods
+are enqueued when they are bound to a tainted node, when their tolerations change and when their
+node's taints do; a change of a pod on a healthy node costs one lookup of its node.
 
-Before a pod is deleted, a condition says why. Both writes carry its uid. Deleting is not evicting:
-budgets are not asked, as on a real cluster.
+Before a pod is deleted, a condition says why. Both writes carry its uid. These are deletions, not
+evictions: budgets do not apply, as on a real cluster.
 """
 
 from __future__ import annotations

@@ -17,12 +17,12 @@ def driving(node: Node) -> tuple[Taint, ...]:
 
 
 def until(pod: Pod, taints: Iterable[Taint], *, now: float, noticed: float) -> float:
-    """When the pod has to go, in seconds since the epoch; infinite if it may stay.
+    """When the pod has to be deleted, in seconds since the epoch; infinite if it may stay.
 
-    A taint that nothing tolerates drives it away now. Of several limited tolerations of a taint
-    the shortest counts. Time runs since the taint was added or the pod came, whichever was later;
-    a taint that does not say when it was added, or says that it will be (a clock was set back),
-    counts since it was noticed.
+    A taint that it does not tolerate applies now. Of several limited tolerations of a taint the
+    shortest counts. Time runs since the taint was added or the pod was bound, whichever was later;
+    a taint without a time, or with one in the future (a clock was set back), counts since it was
+    noticed.
     """
     came = _bound(pod)
     end = inf

@@ -1,9 +1,9 @@
-"""How much of each zone is lost, and how fast its pods may therefore be driven away.
+"""How much of each zone is lost, and how fast its pods may therefore be evicted.
 
-When many nodes are lost at once, the fault is more likely in between than on the nodes, and moving
-all their pods would break what still works. So a zone that is mostly lost evicts slowly, or not at
-all if it is small; and when every zone is lost, nobody is evicted. A single zone that is lost as a
-whole is evicted at the normal rate: that is what several zones are for.
+When many nodes are lost at once, the fault is more likely in the network than on the nodes, and
+moving all their pods would break what still works. So a zone that is mostly lost evicts slowly, or
+not at all if it is small; and when every zone is lost, nothing is evicted. A single zone that is
+lost as a whole is evicted at the normal rate: that is what several zones are for.
 """
 
 from __future__ import annotations

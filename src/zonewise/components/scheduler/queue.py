@@ -1,4 +1,4 @@
-"""Pods that wait for a node: who is next, who rests, and until when.
+"""Pods that wait for a node: which is next, which are unschedulable, and until when.
 
 A pod is in one of three states. *Ready* pods are served by priority, then by how long they have
 been ready. A pod that failed *rests*: nothing is tried until a change that could help it, or until
@@ -6,7 +6,7 @@ been ready. A pod that failed *rests*: nothing is tried until a change that coul
 before its pause is over, which doubles with each failure from 1 s to 10 s; until then it *pauses*.
 
 So a pod that fits nowhere costs nothing while nothing happens, and one attempt per pause while much
-does. Changes are noted and looked at together, when the next pod is asked for.
+does. Changes are recorded and processed together, when the next pod is taken.
 
 Time is an argument; nothing here waits.
 """
@@ -56,7 +56,7 @@ class SchedulingQueue:
         return key in self._pods
 
     def add(self, key: Key, priority: int, now: float) -> None:
-        """A pod wants a node, or what it wants has changed."""
+        """A pod needs a node, or its requirements have changed."""
         waiting = self._pods.get(key)
         if waiting is None:
             waiting = self._pods[key] = _Waiting(priority)
@@ -67,7 +67,7 @@ class SchedulingQueue:
         self._get_ready(key, waiting, now)
 
     def remove(self, key: Key) -> None:
-        """A pod wants nothing any more."""
+        """A pod needs no node any more."""
         self._pods.pop(key, None)
         self._resting.pop(key, None)
 

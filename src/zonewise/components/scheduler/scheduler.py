@@ -1,17 +1,18 @@
-"""Gives pods their nodes: the shell around ``zonewise.scheduling``.
+"""Binds pods to nodes: the shell around ``zonewise.scheduling``.
 
-The cluster's nodes and pods are told to a ``scheduling.Cluster`` as the stores change, so a
-decision asks memory only. Decisions are made one after the other, in the order of ``queue``: each
-sees the ones before it, because a pod that was decided is *assumed* on its node at once. Bindings
-are written concurrently, up to ``IN_FLIGHT``, so that the server commits many together. One that
-fails takes back the assumption and the pod waits its turn again.
+A ``scheduling.Cluster`` is updated with nodes and pods as the stores change, so a decision reads
+memory only. Decisions are made one after the other, in the order of ``queue``: each sees the ones
+before it, because a pod that was decided is *assumed* on its node at once. Bindings are written
+concurrently, up to ``IN_FLIGHT``, so that the server commits many together. One that fails reverts
+the assumption and the pod is queued again.
 
-A pod that fits nowhere is told so once per reason (condition ``PodScheduled``, event
-``FailedScheduling``). If less important pods can make room, they are marked and deleted, and the
-node is kept free for it (``status.nominatedNodeName``) until it fits or another node turns up.
+For a pod that fits nowhere that is reported once per reason (condition ``PodScheduled``, event
+``FailedScheduling``). If pods of lower priority can make room, they are marked and deleted, and the
+node is kept free for it (``status.nominatedNodeName``) until it fits or another node becomes
+feasible.
 
-Nothing lives only here: a new scheduler finds pods without a node, and nominations in their status.
-Pods of other schedulers, gated pods and pods that end are left alone.
+No state is only here: a new scheduler finds pods without a node, and nominations in their status.
+Pods of other schedulers, gated pods and terminating pods are left alone.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ class Scheduler:
             for task in self._tasks:
                 task.cancel()
 
-    # What the stores tell
+    # Changes of the stores
 
     def _watch(self) -> None:
         cache = self._cache
@@ -361,7 +362,7 @@ class Scheduler:
         )
 
     def _unassume(self, pod: Pod) -> None:
-        """A binding failed; the store says what became of the pod, now or when it catches up."""
+        """A binding failed; the store has the pod's state, now or when it catches up."""
         key = pod.key
         if self._assumed.get(key) != pod.metadata.uid:
             return

@@ -1,16 +1,16 @@
-"""Claims that wait for their first consumer: tell them the node, wait for their volumes.
+"""WaitForFirstConsumer claims: set the selected node, wait for their volumes.
 
-The scheduler writes the node on each claim (``volume.kubernetes.io/selected-node``); who binds and
-provisions reads it there. The pod is bound to its node only when all its claims are, and when each
+The scheduler writes the node on each claim (``volume.kubernetes.io/selected-node``); binder and
+provisioner read it there. The pod is bound to its node only when all its claims are, and when each
 volume can be used from that node: a provisioner may have put it elsewhere. A free volume that was
 counted on is reserved meanwhile, so that two pods do not count on the same one.
 
-A provisioner that cannot serve a node takes the node off the claim. That ends the wait at once, and
-the pod is scheduled anew. If the volumes do not come in time, the claims are told that no node is
-chosen. Nothing is lost by a restart: a claim that was told a node keeps the pod to it.
+A provisioner that cannot serve a node removes it from the claim. That ends the wait at once, and
+the pod is scheduled again. If the volumes are not bound in time, the node is removed from the
+claims. Nothing is lost by a restart: a claim with a selected node keeps the pod to it.
 
-A store may show a claim as it was before the node was written on it; such an old version says
-nothing, which is why the version of the write is remembered.
+A store may show a claim as it was before the node was written on it; such an old version is
+ignored, which is why the version of the write is recorded.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ class VolumeBinding:
         self._waiting: dict[Key, set[asyncio.Event]] = {}
 
     def changed(self, key: Key) -> None:
-        """A claim or its volume changed; who waits for it looks."""
+        """A claim or its volume changed; waiters check again."""
         for event in self._waiting.get(key, ()):
             event.set()
 
     def node_changed(self) -> None:
-        """A node has other labels or is gone; everybody who waits looks."""
+        """A node has other labels or is deleted; all waiters check again."""
         for events in self._waiting.values():
             for event in events:
                 event.set()
@@ -67,7 +67,7 @@ class VolumeBinding:
                 self._volume_cache.reserve(volume, key)
 
     async def prepare(self, claims: Mapping[Key, str], node: str) -> str:
-        """Have the claims bound for a node; says why that cannot be done, nothing if it is."""
+        """Have the claims bound for a node; says why that cannot be done, empty if it is."""
         try:
             async with asyncio.timeout(TIMEOUT):
                 told = {key: await self._tell(key, node) for key in claims}
@@ -116,7 +116,7 @@ class VolumeBinding:
                 del self._waiting[key]
 
     def _look(self, key: Key, node: str, told: str) -> str | None:
-        """Why a claim cannot be had on a node; "" if it is there, None if that is open."""
+        """Why a claim cannot be bound for a node; "" if it is bound, None if that is open."""
         claim, place = self._claims.get(key), self._nodes.get(("", node))
         name = key[1]
         if place is None:

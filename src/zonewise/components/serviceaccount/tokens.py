@@ -1,8 +1,8 @@
-"""Tokens of service accounts that are asked for as a Secret.
+"""Tokens of service accounts that are requested as a Secret.
 
 A Secret of type ``kubernetes.io/service-account-token`` names its account by annotation and gets
 the account's uid, a token, the namespace and the cluster's CA. The token is bound to the Secret: it
-is good until the Secret is deleted. A Secret whose account is gone, or is another by now, is
+is valid until the Secret is deleted. A Secret whose account is deleted, or has another uid, is
 deleted. Only Secrets of that type are read.
 """
 

@@ -1,4 +1,4 @@
-"""Claims and volumes: who is bound to whom, simulated volumes, and what holds them back."""
+"""Claims and volumes: binding, simulated volumes, attachment and protection."""
 
 from zonewise.components.volumes.attachment import AttachDetach
 from zonewise.components.volumes.binder import Binder

@@ -1,12 +1,12 @@
-"""Asks drivers to attach volumes to the nodes whose pods use them, and to detach them afterwards.
+"""Requests that drivers attach volumes to the nodes whose pods use them, and detach them later.
 
-Only drivers whose CSIDriver says ``attachRequired`` are asked; for all others nothing happens here.
-What is asked for is a VolumeAttachment. The driver's own attacher does the work, says so in its
-status, and holds the object back with a finalizer until the volume is detached.
+Only for drivers whose CSIDriver says ``attachRequired``; for all others nothing happens here. The
+request is a VolumeAttachment. The driver's own attacher does the work, writes its status, and keeps
+the object with a finalizer until the volume is detached.
 
 A key is a volume: which nodes need it follows from the pods that are bound to a node, use its claim
-and have not ended. A volume that one node alone may use is attached to the next only when it is off
-the first. Kubelets unmount before a pod is gone; a node that is gone needs nothing.
+and have not ended. A volume that only one node may use is attached to the next only when it is
+detached from the first. Kubelets unmount before a pod is deleted; a deleted node needs nothing.
 """
 
 from __future__ import annotations

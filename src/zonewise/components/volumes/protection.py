@@ -1,8 +1,8 @@
-"""Holds claims and volumes that are in use: their finalizers go when nobody uses them any more.
+"""Protects claims and volumes in use: their finalizers are removed when nothing uses them.
 
-A claim is used by every pod that is bound to a node, until that pod is gone. Before a claim counts
-as unused the server is asked for its pods, as a store may not have seen the latest. A volume is
-used as long as it is bound to a claim.
+A claim is used by every pod that is bound to a node, until that pod is deleted. Before a claim
+counts as unused its pods are listed from the server, as a store may be behind. A volume is used as
+long as it is bound to a claim.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Simulated volumes: a claim of class ``standard`` gets one where its pod is going to run.
 
-There is no disk behind them. What is real is everything a cluster decides with: the volume's size,
-its reclaim policy, and its place. A volume lives in the zone of the node that the scheduler chose,
-says so by node affinity, and holds its pods there from then on; on a node without a zone it lives
-on that node. A class that binds immediately has no node to go by: claims are then spread over the
-zones by name, those of one StatefulSet over neighbouring ones.
+There is no disk behind them. What is real is everything a cluster decides by: the volume's size,
+its reclaim policy, and its place. A volume is in the zone of the node that the scheduler chose, has
+node affinity to it, and keeps its pods there from then on; on a node without a zone it is on that
+node. A class that binds immediately has no node to use: claims are then spread over the zones by
+name, those of one StatefulSet over neighbouring ones.
 
-The class is the default and is there at every start. What was changed about it stays, and other
+The class is the default and is created at every start if missing. Changes of it stay, and other
 classes may name the provisioner as well.
 """
 
@@ -116,7 +116,7 @@ class Provisioner:
 
 
 def _released(_: PersistentVolume | None, new: PersistentVolume | None) -> bool:
-    """Whether a volume of ours is to be taken away."""
+    """Whether a volume of ours is to be deleted."""
     return (
         new is not None
         and new.status.phase == "Released"

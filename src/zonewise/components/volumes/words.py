@@ -1,4 +1,4 @@
-"""Names on the wire by which everybody who deals with volumes understands each other."""
+"""Names on the wire that all components that handle volumes share."""
 
 from __future__ import annotations
 

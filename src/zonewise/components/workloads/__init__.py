@@ -1,1 +1,1 @@
-"""Workload controllers: whose pods there are, how many, and how they change."""
+"""Workload controllers: which pods exist, how many, and how they are updated."""

@@ -1,16 +1,16 @@
-"""Whose objects are: found by owner, adopted and released by selector.
+"""The objects of an owner: found by reference, adopted and released by selector.
 
-An object belongs to the controller its owner reference names, by uid; the selector only says whom a
-controller *would* take. So:
+An object belongs to the controller its owner reference names, by uid; the selector only says which
+ones a controller *would* adopt. So:
 
 - what carries our uid and matches is ours;
-- what carries our uid and matches no more is released: the reference is taken away;
-- what nobody controls and matches is adopted, unless it, or we, are being deleted.
+- what carries our uid and matches no more is released: the reference is removed;
+- what has no controller and matches is adopted, unless it, or its new owner, is being deleted.
 
-Two controllers that want the same orphan both ask the server, which refuses the second: an object
-has at most one controlling owner. Adoption first asks the server whether the owner still lives with
-that uid, because a store may not have seen it go, and an orphan adopted by a dead owner would be
-collected as garbage. That question is asked once per pass and only if there is something to adopt.
+If two controllers try to adopt the same orphan, the server refuses the second: an object has at
+most one controlling owner. Adoption first reads from the server whether the owner still exists with
+that uid, because a store may not have seen its deletion, and an orphan adopted by a deleted owner
+would be garbage collected. It is read once per pass and only if there is something to adopt.
 
 Both changes carry the uid of the object they are about, so they never touch a successor.
 """
@@ -42,7 +42,7 @@ def by_controller(item: Object) -> tuple[str, ...]:
 
 
 def by_no_controller(item: Object) -> tuple[str, ...]:
-    """The namespace of an object that nobody controls."""
+    """The namespace of an object without a controller."""
     return (item.metadata.namespace,) if item.metadata.controller is None else ()
 
 
@@ -54,7 +54,7 @@ def indexed(store: Store[T]) -> Store[T]:
 
 
 def selects(wanted: LabelSelector, labels: Mapping[str, str]) -> bool:
-    """Whether a selector is of these labels; most are told apart without making it matchable."""
+    """Whether a selector matches these labels; most are decided without compiling it."""
     if not labels or not wanted.match_labels.items() <= labels.items():
         return False
     return from_object(wanted).matches(labels)
@@ -68,7 +68,7 @@ async def claimed(
     *,
     fits: Callable[[T], bool] = lambda _: True,
 ) -> tuple[T, ...]:
-    """The objects of an owner, after adopting and releasing what selector and ``fits`` ask for."""
+    """The objects of an owner, after adopting and releasing by selector and ``fits``."""
     meta = owner.metadata
     leaving = meta.deletion_timestamp is not None
     mine: list[T] = []
@@ -86,14 +86,14 @@ async def claimed(
 
 
 async def adopt(client: Client, item: Object, owner: Object) -> bool:
-    """Make an orphan ours; False if it is gone or somebody else's by now."""
+    """Adopt an orphan; False if it is deleted or has another controller by now."""
     reference = msgspec.to_builtins(owner_reference(owner))
     body = {"metadata": {"uid": item.metadata.uid, "ownerReferences": [reference]}}
     return await _changed(client, item, body)
 
 
 async def release(client: Client, item: Object, uid: str) -> bool:
-    """Let go of an object; False if it is gone."""
+    """Release an object; False if it is deleted."""
     gone = {"$patch": "delete", "uid": uid}
     body = {"metadata": {"uid": item.metadata.uid, "ownerReferences": [gone]}}
     return await _changed(client, item, body)

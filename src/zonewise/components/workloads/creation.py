@@ -1,13 +1,12 @@
 """Pods made from templates, and the batches they are created in.
 
 A ``Draft`` is a pod before the API server has seen it: metadata we write in full, and the
-template's spec as the text it came as. All pods of one ReplicaSet are the same draft, which is
+template's spec as its original JSON text. All pods of one ReplicaSet are the same draft, which is
 opened once however many there are.
 
 *Concurrent*: the creations of one batch. Batches grow 1, 2, 4, … as long as every creation of the
-one before went well, so that a quota or a webhook that refuses is asked a few times rather than
-once per missing pod; and the server, which commits what arrives together in one go, gets work
-together.
+one before went well, so that a quota or a webhook that refuses is tried a few times rather than
+once per missing pod; and the server can commit what arrives together at once.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ FIRST_BATCH = 1
 
 
 class Draft(Object):
-    """A pod to be created; what the server made of it comes back as one, too."""
+    """A pod to be created; the server's answer is one, too."""
 
     resource: ClassVar = Pod.resource
 
@@ -61,7 +60,7 @@ def draft(
 ) -> Draft:
     """A pod of a workload; without a name of its own it gets a generated one.
 
-    ``labels``, ``annotations`` and ``finalizers`` come on top of the template's; ``spec`` takes the
+    ``labels``, ``annotations`` and ``finalizers`` are added to the template's; ``spec`` takes the
     place of the template's spec.
     """
     inside = opened(template)

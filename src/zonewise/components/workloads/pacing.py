@@ -37,5 +37,5 @@ class Pacing(Generic[K]):
         self._next[key] = self._clock() + min(LONGEST, SHORTEST + PER_POD * pods)
 
     def forget(self, key: K) -> None:
-        """The workload is gone."""
+        """The workload is deleted."""
         self._next.pop(key, None)

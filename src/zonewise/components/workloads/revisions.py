@@ -1,12 +1,12 @@
-"""The states a StatefulSet or DaemonSet was in, as ControllerRevisions.
+"""The history of a StatefulSet or DaemonSet, as ControllerRevisions.
 
-A revision holds the pod template as the patch that brings it back; that is what ``kubectl rollout
+A revision holds the pod template as the patch that restores it; that is what ``kubectl rollout
 undo`` sends. Its name carries a hash of that patch, so the same template leads to the same name
-whoever writes it and however often: a pass that does not see its own revision yet runs into it.
+however often it is written: a pass that does not see its own revision yet gets AlreadyExists.
 
-*Numbers* grow. A template that was there before does not get a second revision: the old one gets
-the next number, so the newest state always has the highest one and the history reads 1, 3, 4 after
-an undo.
+*Numbers* grow. A template that existed before does not get a second revision: the old one gets the
+next number, so the newest state always has the highest one and the history reads 1, 3, 4 after an
+undo.
 
 *Collisions*: a revision of that name with other data is another state (or another workload's). The
 hash is then taken again with a count, which the workload's status keeps.
@@ -64,7 +64,7 @@ def template_of(data: bytes) -> msgspec.Raw:
 
 @lru_cache(maxsize=1024)
 def normal(data: bytes) -> bytes:
-    """The same data as ``patch_of`` writes it: whoever stored it may have ordered it anew."""
+    """The same data as ``patch_of`` writes it: the server may have reordered it."""
     return _canonical(msgspec.json.decode(data))
 
 
@@ -101,7 +101,7 @@ def surplus(
     *,
     keep: int,
 ) -> list[ControllerRevision]:
-    """Which of these to forget, oldest first; ``keep`` of them stay besides those in use."""
+    """Which of these to delete, oldest first; ``keep`` of them stay besides those in use."""
     unused = [one for one in history if not in_use(one)]
     return unused[: max(len(unused) - keep, 0)]
 
@@ -147,7 +147,7 @@ async def record(
     hash_label: str,
     collisions: int | None,
 ) -> tuple[ControllerRevision, int | None]:
-    """Create a revision, or find the one that is there; also gives the count of collisions."""
+    """Create a revision, or find the existing one; also gives the count of collisions."""
     while True:
         text = digest(data, collisions)
         revision = ControllerRevision(

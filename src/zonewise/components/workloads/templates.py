@@ -1,9 +1,9 @@
 """Pod templates compared and hashed.
 
 A ReplicaSet has its Deployment's template and one label more, the template's hash. Two templates
-are the same if they are equal without that label; the order of members says nothing. The hash
-makes the ReplicaSet's name and keeps its pods apart from those of other templates; who meets a name
-that is taken by another template counts a collision and hashes again.
+are the same if they are equal without that label; the order of members says nothing. The hash makes
+the ReplicaSet's name and keeps its pods apart from those of other templates; a name that is taken
+by another template is counted as a collision and hashed again.
 """
 
 from __future__ import annotations

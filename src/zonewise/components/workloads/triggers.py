@@ -1,9 +1,9 @@
-"""Which changes of other objects wake up a workload.
+"""Which changes of other objects enqueue a workload.
 
-A pod or revision wakes up the workload that controls it; one that nobody controls wakes up those
-that might adopt it. A budget that gives more wakes up the workloads that were refused something, a
-pod that becomes Ready those that know a budget holds them.
-Changes nobody acts on, such as an address or a restart count, wake up nobody.
+A pod or revision enqueues the workload that controls it; one without a controller those that might
+adopt it. A budget that allows more enqueues the workloads that were refused something, a pod that
+becomes Ready those that wait for a verdict. Changes that do not matter, such as an address or a
+restart count, enqueue nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ W = TypeVar("W", bound=DaemonSet | Deployment | ReplicaSet | StatefulSet)
 
 
 def members(workloads: Store[W], kind: str) -> Callable[[Object], Iterable[Key]]:
-    """Whom an object wakes up, among workloads of one kind."""
+    """The workloads of one kind that an object enqueues."""
     workloads.add_index("namespace", namespace_of)
 
     def woken(item: Object) -> Iterable[Key]:
@@ -47,7 +47,7 @@ AnyBudget: TypeAlias = PodDisruptionBudget | TopologyDisruptionBudget
 
 
 def refused(removal: Removal[Key]) -> Callable[[AnyBudget], Iterable[Key]]:
-    """Whom a budget wakes up."""
+    """The workloads that a budget enqueues."""
 
     def woken(budget: AnyBudget) -> Iterable[Key]:
         namespace = budget.metadata.namespace
@@ -58,7 +58,7 @@ def refused(removal: Removal[Key]) -> Callable[[AnyBudget], Iterable[Key]]:
 
 
 def held(removal: Removal[Key]) -> Callable[[Pod], Iterable[Key]]:
-    """Whom a pod that becomes Ready wakes up: workloads that wait for a verdict."""
+    """The workloads that a pod that becomes Ready enqueues: those that wait for a verdict."""
 
     def woken(pod: Pod) -> Iterable[Key]:
         namespace = pod.metadata.namespace

@@ -1,17 +1,17 @@
 """Keeps the status of budgets per domain, their baselines, and the ledgers short.
 
 One key is one budget, or one namespace's ledger. A budget is counted when something it is counted
-from changes: its pods, their owners, nodes, grants, itself. News are gathered, so that a budget is
-written at most once a second however many pods move. *Parallel* are ``workers`` budgets. The status
-is written on the version it was counted from; whoever changed the budget meanwhile wakes it again.
+from changes: its pods, their owners, nodes, grants, itself. Changes are batched, so that a budget
+is written at most once a second however many pods change. *Parallel* are ``workers`` budgets. The
+status is written on the version it was counted from; a change of the budget meanwhile enqueues it
+again.
 
-The baseline is written at once when there is none that holds, because nothing is granted before;
-after that only when the workload is at rest (``rest``). Only the leader runs this, so it has one
-writer. Where a pod's owner is of a kind that is not watched it is asked for, and again every
-``ASK_AGAIN`` seconds while budgets depend on it.
+The baseline is written at once when there is no valid one, because nothing is granted before; after
+that only when the workload is at rest (``rest``). Only the leader runs this, so it has one writer.
+Where a pod's owner is of a kind that is not watched it is requested, and again every ``ASK_AGAIN``
+seconds while budgets depend on it.
 
-Grants that are over are dropped from ledgers here and nowhere else but by a new grant, by
-compare-and-swap as well.
+Expired grants are dropped from ledgers only here and by a new grant, both by compare-and-swap.
 """
 
 from __future__ import annotations
@@ -146,12 +146,12 @@ class BudgetsController:
         if self.marking is not None:
             self.marking.controller.stop()
 
-    # What wakes up whom.
+    # Which change enqueues which key.
 
     def _budget_changed(self, old: Any, new: Any) -> None:
         item = new or old
         key = (item.resource.kind, item.metadata.namespace, item.metadata.name)
-        # What is written here comes back as news, which must not outrun the pace.
+        # What is written here comes back as a change, which must not bypass the batching.
         told = old is not None and new is not None
         asked = not told or old.metadata.generation != new.metadata.generation
         self._soon(key, at_once=asked)

@@ -1,17 +1,17 @@
-"""Makes held ReplicaSets smaller as far as budgets allow, after marking who is to go.
+"""Scales held ReplicaSets down as far as budgets allow, after marking the pods to delete.
 
 A ReplicaSet is held while it carries the annotation ``zonewise.io/reduce-to`` of the clamp. One
 turn: choose victims that every budget would grant now, from the fullest domain first; mark those
-that are Ready with a deletion cost; when the marks have been seen by everybody,
-lower ``spec.replicas`` by their number. Kubernetes' own controller then deletes exactly those pods,
-and each deletion is granted by the gate. The ReplicaSet's change also wakes its Deployment, which
-ignores changes of pods.
+that are Ready with a deletion cost; when the marks are in every cache, lower ``spec.replicas`` by
+their number. Kubernetes' own controller then deletes exactly those pods, and each deletion is
+granted by the gate. The ReplicaSet's change also triggers its Deployment, which ignores changes of
+pods.
 
 Nothing is in memory but how long ago marks were written: a new leader finds marks and annotations
-on the objects and goes on. A held ReplicaSet of which nothing may go costs no request; it is looked
-at when a pod, an owner or a budget of its namespace changes.
+on the objects and continues. A held ReplicaSet of which no pod may be deleted costs no request; it
+is checked when a pod, an owner or a budget of its namespace changes.
 
-A pod whose deletion cost was given by somebody else cannot be steered: it is left alone and told.
+A pod whose deletion cost another client set cannot be steered: it is left alone and reported.
 """
 
 from __future__ import annotations

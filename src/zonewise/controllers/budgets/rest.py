@@ -1,9 +1,9 @@
-"""Whether a workload is at rest: nothing of it came, went or moved for a while.
+"""Whether a workload is at rest: no pod was added, deleted or moved for a while.
 
-Only then may the baseline follow what is there; in the middle of a rollout or an outage it would
-forget what was agreed. A workload that never rests settles every ten minutes all the same, or a
-busy autoscaler would keep a baseline for ever. The clock is the leader's own: a new leader begins
-to wait anew, which is late and never wrong.
+Only then may the baseline follow the existing pods; in the middle of a rollout or an outage it
+would lose what was intended. A workload that never rests settles every ten minutes all the same, or
+a busy autoscaler would keep a baseline forever. The clock is the leader's own: a new leader starts
+waiting again, which is late and never wrong.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Rest:
             self.since = now
 
     def due(self, now: float) -> bool:
-        """Whether the baseline may follow what is there."""
+        """Whether the baseline may follow the existing pods."""
         return now - self.since >= REST_SECONDS or now - self.settled >= AT_LATEST
 
     def left(self, now: float) -> float:

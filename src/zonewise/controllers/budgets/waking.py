@@ -1,13 +1,13 @@
-"""Wakes up workloads whose deletions were refused, when a budget gives more.
+"""Triggers workloads whose deletions were refused, when a budget allows more.
 
 Kubernetes' controllers try a refused deletion again after a pause that doubles up to 1,000 seconds.
-Any change of a pod of theirs makes them look at once. So when a domain opens, or a budget is
-widened or deleted, one pod of each workload that has something left to take down gets an annotation
-with the time: exactly one per workload and opening, because an attempt that fails again lengthens
-the pause.
+Any change of a pod of theirs makes them retry at once. So when a domain opens, or a budget is
+widened or deleted, one pod of each workload that has pods left to delete gets an annotation with
+the time: exactly one per workload and opening, because an attempt that fails again lengthens the
+pause.
 
-Held Deployments are woken otherwise, by their ReplicaSet (``marking``). Who has something left:
-a ReplicaSet with more pods than it asks for, a StatefulSet with more or outdated pods, a DaemonSet
+Held Deployments are triggered by their ReplicaSet (``marking``). Workloads with pods left: a
+ReplicaSet with more pods than it specifies, a StatefulSet with more or outdated pods, a DaemonSet
 with outdated ones.
 """
 

@@ -1,14 +1,17 @@
-"""Tells when a Service gets its hints or loses them, and why: once, not at each pass.
+"""Reports when a Service gets its hints or loses them, and why: once, not at each pass.
 
-Told is a *transition*: another state, or another reason for it. The condition ``zonewise.io/Hints``
-on the Service remembers what was told last, so a restart repeats nothing; until the store shows a
-condition just written, it is remembered here. Numbers in a reason may change without being told.
+Only a *transition* is reported: another state, or another reason for it. The condition
+``zonewise.io/Hints`` on the Service records what was reported last, so a restart repeats nothing;
+until the store shows a condition just written, it is kept here. Numbers in a reason may change
+without a report.
 
-A Service that never asked has no condition. One that stops asking loses it, and an Event says that
-its hints are gone. The primary address family speaks for the Service; others are in the message.
+A Service that never requested hints has no condition. One that stops requesting them loses it, and
+an Event says that its hints are removed. The condition is that of the primary address family;
+others are in the message.
 
-Topology keys that are ignored because they are wrong are told in an Event of their own, once for
-each mistake, after a restart too: its name is the one that proxies, which see the same, give it.
+Topology keys that are ignored because they are not valid are reported in an Event of their own,
+once for each mistake, after a restart too: its name is the one that proxies, which see the same,
+give it.
 """
 
 from __future__ import annotations
@@ -55,7 +58,7 @@ class HintConditions:
     async def tell(
         self, service: Service, families: Mapping[str, FamilyPlan], *, asks: bool
     ) -> None:
-        """Tell what is new about the hints of a Service."""
+        """Report what is new about the hints of a Service."""
         before = self._last(service)
         name, first = next(iter(families.items()))
         decision = first.decision
@@ -74,7 +77,7 @@ class HintConditions:
         self._announce(service, before, after, f"{name}: {decision.reason}")
 
     def tell_keys(self, service: Service) -> None:
-        """Tell that the topology keys of a Service are ignored, and why."""
+        """Report that the topology keys of a Service are ignored, and why."""
         reason = invalid_keys(service)
         if reason is None:
             self._ignored.pop(service.key, None)
@@ -92,7 +95,7 @@ class HintConditions:
             )
 
     def forget(self, key: Key) -> None:
-        """The Service is gone."""
+        """The Service is deleted."""
         self._told.pop(key, None)
         self._ignored.pop(key, None)
 

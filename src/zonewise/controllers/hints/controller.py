@@ -1,24 +1,24 @@
-"""The EndpointSlice controller: watches, asks for a plan, writes the difference, tells why.
+"""The EndpointSlice controller: watches, plans, writes the difference, reports why.
 
 Three roles. *Own*: the slices are ours, endpoints and hints; Kubernetes' own controller is switched
 off. *Adopt*: that controller stays, and only hints are ours; a webhook puts them on what it writes,
-and slices whose hints are to move although nobody writes them (nodes came or went) are rewritten
+and slices whose hints are to move without such a write (nodes were added or deleted) are rewritten
 here. *Observe*: nothing is written but conditions and events.
 
 *Parallel* are ``workers`` Services. *Ordered*: within a Service creations and updates come before
 deletions. Workers begin when Services, pods, slices **and nodes** are listed completely, so no hint
 is lost because nodes were not known yet. *Retried* after 1 s, doubling to 1,000 s, 15 times; then
-the Service rests until something about it changes. *Bounded*: a write carries the version it was
+the Service waits until something about it changes. *Bounded*: a write carries the version it was
 made from, and no Service is planned again before the store shows what was written for it.
 
-What wakes a Service up: itself, its pods (collected for ``batch`` seconds), foreign edits of its
-slices (after a second, so that two writers who disagree do not race), and nodes. Nodes have one key
-of their own; its turn makes the shares anew and wakes up the Services that cross a limit, and those
-with pods on nodes that came or moved. A node that goes wakes up nobody for its pods: whether they
-are gone too is theirs to say, and a Node deleted by mistake must not take endpoints along.
+A Service is enqueued by itself, its pods (collected for ``batch`` seconds), foreign edits of its
+slices (after a second, so that two writers that disagree do not race), and nodes. Nodes have one
+key of their own; it recomputes the shares and enqueues the Services that cross a limit, and those
+with pods on nodes that were added or moved. A deleted node enqueues no Service for its pods: only
+their own deletion counts, and a Node deleted by mistake must not take endpoints along.
 
-Nothing is in memory only: what is remembered of a Service is derived, or protects for the moment
-until the watch has caught up.
+Nothing is in memory only: what is kept of a Service is derived, or needed only until the watch has
+caught up.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ _log = logger("hints")
 
 
 class SliceRole(Enum):
-    """Who writes EndpointSlices."""
+    """Which controller writes EndpointSlices."""
 
     OWN = "own"
     ADOPT = "adopt"
@@ -164,7 +164,7 @@ class HintsController:
         """Let running Services finish and begin no more."""
         self.controller.stop()
 
-    # What wakes up whom.
+    # Which change enqueues which key.
 
     def _service_changed(self, old: Service | None, new: Service | None) -> None:
         if new is None and old is not None:
@@ -251,7 +251,7 @@ class HintsController:
         return None
 
     def _judge(self) -> None:
-        """Make the shares anew and wake up the Services they concern."""
+        """Recompute the shares and enqueue the Services they concern."""
         moved = self.node_shares.settle()
         self.node_shares.keep(
             one.reach for one in self.decided_services.values() if one.reach is not None
@@ -363,7 +363,7 @@ class HintsController:
         self._own_writes.deleted(key, piece)
 
     def _learn(self, key: Key, sent: EndpointSlice, got: EndpointSlice) -> None:
-        """Older servers drop node hints without a word; then nobody gets them."""
+        """Older servers drop node hints silently; then no slice gets them."""
         if self._node_hints and _has_node_hints(sent) and not _has_node_hints(got):
             self._node_hints = False
             _log.warning("the server does not support node hints; only zones are hinted")

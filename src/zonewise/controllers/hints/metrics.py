@@ -1,12 +1,12 @@
 """What the EndpointSlice controller counts, under the names of Kubernetes' own.
 
-``endpoint_slice_controller_*`` mean what they mean upstream, so that dashboards go on working. The
+``endpoint_slice_controller_*`` mean what they mean upstream, so that dashboards keep working. The
 label ``approach`` of the sources' design (``auto`` when zones are hinted by CPU, else ``random``)
-stands beside upstream's ``topology``, which knows our modes as well. What upstream calls
+is beside upstream's ``topology``, which has our modes as well. What upstream calls
 ``result="success"`` and ``"error"`` the design calls success and failure; ``stale`` is neither.
 
-Gauges are sums over Services. They are added up when somebody scrapes, from what is known of each
-Service after its last turn, so a turn costs nothing for them.
+Gauges are sums over Services. They are added up at each scrape, from the state of each Service
+after its last turn, so a turn costs nothing for them.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class HintsMetrics(Collector):
                 self._changes.labels(operation).inc(len(pieces))
 
     def describe(self) -> Iterator[Metric]:
-        """Nothing is known before it is asked for."""
+        """Nothing: the metrics are known at a scrape only."""
         return iter(())
 
     def collect(self) -> Iterator[Metric]:

@@ -1,11 +1,11 @@
 """Where nodes are, followed change by change, and the shares that follow from it.
 
-Most changes of a node (heartbeats, images, pressure) say nothing new about its place; they cost one
-look. Those that do are collected, and ``settle`` makes the new shares once for all of them: five
-thousand nodes that come at once are one pass, not five thousand.
+Most changes of a node (heartbeats, images, pressure) do not change its place; they cost one
+comparison. Those that do are collected, and ``settle`` makes the new shares once for all of them:
+five thousand nodes added at once are one pass, not five thousand.
 
 A Service may count only the nodes its pods could run on. Such shares are kept per reach, not per
-Service, and made when they are first asked for.
+Service, and made when they are first needed.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class NodeShares:
         return changed or (bool(self._reached) and _other_guests(old, new))
 
     def settle(self) -> set[str]:
-        """Make the shares anew; gives the nodes that came or moved since the last time."""
+        """Recompute the shares; returns the nodes that were added or moved since the last time."""
         self._shares = self._made(self._placed.values())
         self._reached = {reach: self._within(reach) for reach in self._reached}
         moved, self._moved = self._moved, set()
@@ -71,7 +71,7 @@ class NodeShares:
         return self._reached[reach]
 
     def keep(self, reaches: Iterable[EligibleNodes]) -> None:
-        """Forget the reaches that no Service has any more."""
+        """Drop the reaches that no Service has any more."""
         kept = set(reaches)
         self._reached = {reach: made for reach, made in self._reached.items() if reach in kept}
 

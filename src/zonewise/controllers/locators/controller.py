@@ -1,10 +1,10 @@
 """The PodLocator controller: follows pods and nodes, writes what differs.
 
-A pod's key wakes up when the pod came, went, finished, or got another node or other addresses; when
-the labels of its node changed, or its node came or went; and when somebody else changed its
-locator. Everything else about pods and nodes (heartbeats, conditions, restarts) wakes nobody and
-asks the server nothing. One write brings a locator to what it is to say; a restart compares, writes
-only differences, and removes locators whose pods are gone.
+A pod's key is enqueued when the pod was added, deleted, finished, or got another node or other
+addresses; when the labels of its node changed, or its node was added or deleted; and when another
+client changed its locator. Everything else about pods and nodes (heartbeats, conditions, restarts)
+enqueues nothing and makes no request. One write updates a locator; a restart compares, writes only
+differences, and removes locators whose pods are deleted.
 
 *Parallel* are ``workers`` pods. *Bounded*: a locator is not written again before the store shows
 what was written last, or ``PATIENCE`` has passed; so a watch that is late causes no second write.
@@ -218,7 +218,7 @@ class LocatorsController:
         now = asyncio.get_running_loop().time()
         written = self._written.get(key)
         if written is not None and now < written.until:
-            return written.until - now  # its own change wakes the key up before that
+            return written.until - now  # its own change enqueues the key before that
         self._written.pop(key, None)
         cause = self._causes.pop(key, STARTED)
         try:

@@ -1,17 +1,17 @@
-"""Updates workloads one failure domain after the other, as ``DomainRollout`` objects ask.
+"""Updates workloads one failure domain after the other, as ``DomainRollout`` objects specify.
 
 One key is one rollout. A pass reads the workload, its pods and the derived budget, decides
 (``disruption.rollouts``), and writes in this order: the budget, the status, evictions. Each alone
-may be the last before a crash: the budget says which domain is open, the pods say how far it is.
-Nobody is evicted in the pass that changes the budget; its own news brings the next one.
+may be the last before a crash: the budget says which domain is open, the pods say how far it is. No
+pod is evicted in the pass that changes the budget; that change triggers the next one.
 
 *Parallel* are ``workers`` rollouts, never one twice. Only the leader runs this. A pass waits until
-the stores show what the last one wrote, and a pod that was evicted is counted as gone until it is,
-or ``GRANT_SECONDS`` have passed; that is all that is in memory.
+the stores show what the last one wrote, and a pod that was evicted is counted as deleted until it
+is, or ``GRANT_SECONDS`` have passed; that is all that is in memory.
 
-*No hot loop*: a rollout that may not go on costs nothing until a pod, node, budget or workload
-changes. An eviction that the server refused although nothing spoke against it is tried again after
-``REFUSED`` seconds or more.
+*No hot loop*: a rollout that may not continue costs nothing until a pod, node, budget or workload
+changes. An eviction that the server refused although no known budget forbids it is tried again
+after ``REFUSED`` seconds or more.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class RolloutsController:
         """Let running passes finish and begin no more."""
         self.controller.stop()
 
-    # What wakes up whom. A namespace has few rollouts, and changes are gathered.
+    # Which change enqueues which key. A namespace has few rollouts, and changes are batched.
 
     def _changed(self, old: Any, new: Any) -> None:
         self._all_of((new or old).metadata.namespace)
@@ -312,7 +312,7 @@ class RolloutsController:
     async def _evict(
         self, view: RolloutView, plan: DomainPlan
     ) -> tuple[Reason | None, float | None]:
-        """Evict who may go; gives what was in the way, and when to try again."""
+        """Evict the pods that may be; returns what prevented others, and when to try again."""
         key, namespace = view.item.key, view.item.metadata.namespace
         chosen = victims(view, plan, self._budgets_cache.of(namespace))
         if chosen.against is not None:
@@ -324,7 +324,7 @@ class RolloutsController:
             except TooManyRequests as error:
                 return blocked(view, str(error)), REFUSED * (1 + self._rng.random())
             except (NotFound, Conflict):
-                continue  # It is gone, or its name is another pod's by now.
+                continue  # It is deleted, or its name is another pod's by now.
             self._going.setdefault(key, {})[meta.uid] = self._clock()
         return None, None
 
@@ -346,7 +346,7 @@ class RolloutsController:
             )
 
     async def _advance(self, workload: RolledWorkload) -> None:
-        """Say that a StatefulSet is at its new revision: under OnDelete nobody else does."""
+        """Record that a StatefulSet is at its new revision: under OnDelete no controller does."""
         if not workload.on_delete or workload.current_revision == workload.update_revision:
             return
         meta = ObjectMeta(name=workload.name, namespace=workload.namespace, uid=workload.uid)

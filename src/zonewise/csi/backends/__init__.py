@@ -1,1 +1,1 @@
-"""Where volumes really are. ``contract`` says what a backend must do; each has a room."""
+"""Where volumes are stored. ``contract`` says what a backend must do; each has its own package."""

@@ -1,4 +1,4 @@
-"""What goes between Kubernetes and a CSI driver: claims, sizes, free room and snapshots.
+"""Between Kubernetes and a CSI driver: claims, sizes, free room and snapshots.
 
 Works on any API server through ``runtime``'s client, and with any driver through a ``CsiClient``.
 On a real cluster the official sidecars do this work; ``zonewise install --csi`` prints them.

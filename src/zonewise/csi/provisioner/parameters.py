@@ -2,7 +2,7 @@
 
 The driver never sees them. They name the file system and the Secrets of each call; names of Secrets
 may have ``${pv.name}``, ``${pvc.name}``, ``${pvc.namespace}`` and ``${pvc.annotations['key']}`` in
-them, as far as each call can know them.
+them, as far as they are known in each call.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ANNOTATION = re.compile(r"pvc\.annotations\['([^']*)'\]\Z")
 
 
 class ParameterError(ZonewiseError):
-    """A class says something to the provisioner that it cannot follow."""
+    """A class has a provisioner parameter that is not valid."""
 
 
 def for_driver(parameters: Mapping[str, str]) -> dict[str, str]:

@@ -14,10 +14,10 @@ from zonewise.runtime.controller.controller import run_all
 
 
 class DriverLoops:
-    """A component: makes, grows, copies and removes volumes as objects ask for it.
+    """A component: makes, grows, copies and removes volumes as objects request it.
 
     ``namespace`` is where the driver's CSIStorageCapacities are. Loops that the driver has no
-    ability for do not run; ``snapshots`` also needs the snapshot kinds to be defined.
+    capability for do not run; ``snapshots`` also needs the snapshot kinds to be defined.
     """
 
     def __init__(

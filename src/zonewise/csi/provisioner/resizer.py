@@ -1,12 +1,12 @@
-"""Makes volumes larger when their claims ask for more.
+"""Makes volumes larger when their claims request more.
 
-The controller's part is here: the driver is asked, the PersistentVolume says the new size, and the
-claim's status how far it is. If the node has a part in it (a file system that must grow), the claim
-is left with the condition ``FileSystemResizePending`` for the kubelet of a node that uses the
-volume. What fails is told on the claim and retried with growing pauses, 1 s to 5 minutes.
+The controller's part is here: the driver is called, the PersistentVolume gets the new size, and the
+claim's status the progress. If the node must act too (a file system must grow), the claim is left
+with the condition ``FileSystemResizePending`` for the kubelet of a node that uses the volume. What
+fails is reported on the claim and retried with growing pauses, 1 s to 5 minutes.
 
-The size that is worked on is written down first (``status.allocatedResources``), so a smaller wish
-meanwhile cannot make anybody believe less than was promised.
+The size that is worked on is recorded first (``status.allocatedResources``), so a smaller request
+meanwhile cannot hide what was promised.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class ResizeFailed(ZonewiseError):
 
 
 class Resizer:
-    """The claims of one driver that want more."""
+    """The claims of one driver that request more."""
 
     def __init__(self, context: ComponentContext, driver: ReachableDriver) -> None:
         self._context = context
@@ -164,7 +164,7 @@ def finished(claim: PersistentVolumeClaim, size: str) -> dict[str, Any]:
 
 
 def _wants_more(_: PersistentVolumeClaim | None, new: PersistentVolumeClaim | None) -> bool:
-    """Whether a bound claim asks for more than it has."""
+    """Whether a bound claim requests more than it has."""
     return (
         new is not None
         and new.status.phase == "Bound"

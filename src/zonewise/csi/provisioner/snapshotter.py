@@ -1,13 +1,13 @@
-"""Snapshots of a driver's volumes: a VolumeSnapshot asks, a VolumeSnapshotContent records.
+"""Snapshots of a driver's volumes: a VolumeSnapshot requests, a VolumeSnapshotContent records.
 
 A snapshot of a claim gets a content whose name follows from the snapshot's uid, then the driver is
-asked, then both say what there is. A snapshot that names a content is bound to it, if that names it
-too. Finalizers hold a content until the driver has deleted its snapshot (policy ``Delete``) or
-nobody asked for that (``Retain``), and a snapshot until its content is settled; so nothing is lost
-by a restart at any line, and no snapshot is left with the driver that no object knows.
+called, then both get their status. A snapshot that names a content is bound to it, if that names it
+too. Finalizers hold a content until the driver has deleted its snapshot (policy ``Delete``) or need
+not (``Retain``), and a snapshot until its content is settled; so nothing is lost by a restart at
+any line, and no snapshot is left with the driver without an object.
 
-Keys are snapshots and contents. What fails is told on the snapshot (``status.error``) and retried
-with growing pauses, 1 s to 5 minutes.
+Keys are snapshots and contents. What fails is reported on the snapshot (``status.error``) and
+retried with growing pauses, 1 s to 5 minutes.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ class Snapshotter:
         return source.volume_handle
 
     async def _tell(self, snapshot: VolumeSnapshot, content: VolumeSnapshotContent) -> None:
-        """Write what the content says on the snapshot."""
+        """Copy the content's status to the snapshot."""
         has = content.status
         status: dict[str, Any] = {"boundVolumeSnapshotContentName": content.metadata.name}
         if has is not None:
@@ -202,7 +202,7 @@ class Snapshotter:
             await self._patch_status(snapshot, error)
 
     async def _leave(self, snapshot: VolumeSnapshot) -> None:
-        """A snapshot goes: its content with it, unless it is to be kept."""
+        """A snapshot is deleted, and its content with it, unless that is to be kept."""
         meta = snapshot.metadata
         if HELD not in meta.finalizers:
             return
@@ -241,7 +241,7 @@ class Snapshotter:
         return None if made.ready_to_use else LOOK
 
     async def _ask(self, content: VolumeSnapshotContent) -> csi.Snapshot:
-        """The driver's snapshot: made, or looked up where it was there before the content."""
+        """The driver's snapshot: made, or looked up where it existed before the content."""
         source = content.spec.source
         if source.snapshot_handle:
             request = csi.ListSnapshotsRequest(snapshot_id=source.snapshot_handle)
@@ -272,7 +272,7 @@ class Snapshotter:
         if content.spec.deletion_policy == "Delete":
             handle = has.snapshot_handle if has is not None else None
             if not handle:
-                # The call may have been made and its answer lost: ask once more, then delete.
+                # The call may have been made and its answer lost: call once more, then delete.
                 handle = (await self._ask(content)).snapshot_id
             request = csi.DeleteSnapshotRequest(snapshot_id=handle)
             await self._driver.client.call(DELETE_SNAPSHOT, request)

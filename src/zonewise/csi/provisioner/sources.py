@@ -15,7 +15,7 @@ from zonewise.runtime.client.client import Client
 
 
 class SourceError(ZonewiseError):
-    """A source that is not there, not ready, or not the driver's."""
+    """A source that does not exist, is not ready, or not the driver's."""
 
 
 def source_of(claim: PersistentVolumeClaim) -> TypedReference | None:
@@ -24,7 +24,7 @@ def source_of(claim: PersistentVolumeClaim) -> TypedReference | None:
 
 
 def populated(claim: PersistentVolumeClaim) -> bool:
-    """Whether somebody else fills the claim: a source that is neither claim nor snapshot."""
+    """Whether another controller fills the claim: a source that is neither claim nor snapshot."""
     ref = source_of(claim)
     if ref is None:
         return False

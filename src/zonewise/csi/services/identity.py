@@ -1,4 +1,4 @@
-"""The Identity service: who the driver is, and whether it can work."""
+"""The Identity service: the driver's name, and whether it can work."""
 
 from __future__ import annotations
 
@@ -51,5 +51,5 @@ class IdentityService:
         return csi.GetPluginCapabilitiesResponse(capabilities=found)
 
     def probe(self, _request: csi.ProbeRequest) -> csi.ProbeResponse:
-        """Not ready is an answer, no error: the one who asks waits, and restarts nobody."""
+        """Not ready is an answer, not an error: the caller waits, and restarts nothing."""
         return csi.ProbeResponse(ready=BoolValue(value=self._problem() is None))

@@ -27,7 +27,7 @@ _KNOWN = frozenset(_Mode.values()) - {_Mode.UNKNOWN}
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How large a volume may be; 0 is not said."""
+    """How large a volume may be; 0 is unset."""
 
     required: int = 0
     limit: int = 0
@@ -110,7 +110,7 @@ def wanted(capability: csi.VolumeCapability, entry: JournalEntry, *, readonly: b
 
 
 def requirement(message: csi.TopologyRequirement) -> AccessibilityRequirement | None:
-    """From where a volume must be usable; None if nothing is said."""
+    """From where a volume must be usable; None if unset."""
     if not message.requisite and not message.preferred:
         return None
     return AccessibilityRequirement(

@@ -1,4 +1,4 @@
-"""Takeover on a cluster: labels on nodes, pods that make way, a status that people read."""
+"""Takeover on a cluster: labels on nodes, pods that are deleted, and a status."""
 
 from zonewise.csi.takeover.controller import TakeoverController
 from zonewise.csi.takeover.source import FollowedConfiguration, TakeoverSource

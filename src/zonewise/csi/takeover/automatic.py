@@ -1,9 +1,10 @@
-"""Takes failed domains over without a person, where the configuration says so.
+"""Takes failed domains over without an administrator, where the configuration says so.
 
-The backend is asked every ten seconds which domains have failed. What is decided is written where a
-person would write it, into the ConfigMap of the configuration, so there is one truth, and everybody
-learns of it in one way. Which entries were made here is an annotation of the same ConfigMap: what a
-person wrote is never taken away. Pauses are counted in memory: a new leader begins them anew.
+The backend is asked every ten seconds which domains have failed. The decision is written where an
+administrator would write it, into the ConfigMap of the configuration, so there is one source of
+truth, and one way to follow it. Which entries were made here is an annotation of the same
+ConfigMap: what an administrator wrote is never removed. Pauses are counted in memory: a new leader
+restarts them.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _log = logger("csi")
 
 
 class AutomaticLoop:
-    """Runs for ever; does nothing while it is off, or the storage cannot tell what failed."""
+    """Runs endlessly; does nothing while it is off, or the storage cannot report failures."""
 
     def __init__(
         self,
@@ -58,7 +59,7 @@ class AutomaticLoop:
             try:
                 await self.look()
             except Conflict as error:
-                self._tell(str(error))  # somebody else wrote just now: what failed is still known
+                self._tell(str(error))  # a concurrent write: what failed is still known
             except (ApiError, ConfigError, ConnectionFailed, CsiError, ProtocolError) as error:
                 # What is not known is not failed: the pauses go on only with answers.
                 self._watch = DomainWatch()

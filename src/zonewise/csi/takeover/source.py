@@ -28,7 +28,7 @@ class TakeoverSource(Protocol):
 
 
 class FollowedConfiguration:
-    """A configuration that somebody else reads and hands over."""
+    """A configuration that another component reads and hands over."""
 
     def __init__(self) -> None:
         self.current = StorageConfiguration()

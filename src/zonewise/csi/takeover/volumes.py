@@ -80,7 +80,7 @@ class VolumeUses:
         self._labels = labels
 
     def place(self, node: str) -> tuple[dict[str, str], bool]:
-        """The domain of a node, and whether it is Ready; one that is gone is neither."""
+        """The domain of a node, and whether it is Ready; a deleted one is neither."""
         found = self._nodes.get(("", node))
         if found is None:
             return {}, False

@@ -1,8 +1,8 @@
 """The driver's unix socket, by gRPC.
 
 The file of a server that was killed is replaced; one that still answers is not: two programs behind
-one path would each see half of the calls. The socket is for its owner alone. Stopping lets calls
-that have begun come to their end.
+one path would each see half of the calls. The socket is for its owner alone. Stopping lets running
+calls finish.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """The budget of a rollout: every domain but one is closed to updates.
 
 It is a ``TopologyDisruptionBudget`` like any other, so the gate, the clamp, the embedded cluster
-and ``explain`` need to know nothing of rollouts. ``maxUnavailable: 0`` closes a domain to updates;
-the open one is left out of what is guarded. It ``holds`` updates only: nodes can be drained while
-nothing is rolled out, and it may stand all the time, so that the first pod of a new revision
-already finds it. Which domain is open is read from it and from nowhere else.
+and ``explain`` need not know about rollouts. ``maxUnavailable: 0`` closes a domain to updates; the
+open one is left out of what is guarded. It ``holds`` updates only: nodes can be drained while
+nothing is rolled out, and it may exist all the time, so that it covers the first pod of a new
+revision already. Which domain is open is read from it and from nowhere else.
 """
 
 from __future__ import annotations

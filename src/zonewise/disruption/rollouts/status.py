@@ -1,7 +1,7 @@
-"""What a rollout tells: per domain what is done, doing, next and later, and why it is where it is.
+"""The status of a rollout: per domain what is done, doing, next and later, and why.
 
 Two conditions can be waited for. ``Complete`` is true while every pod is of the newest revision;
-``Progressing`` while there is something to do that goes on by itself.
+``Progressing`` while there is something to do that continues by itself.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LATER = "Later"
 def rollout_status(
     view: RolloutView, plan: DomainPlan, reason: Reason | None = None
 ) -> DomainRolloutStatus:
-    """The status after a decision; ``reason`` if something else came in the way."""
+    """The status after a decision; ``reason`` if something else prevented it."""
     said = reason or plan.reason
     moving = plan.moving and reason is None
     generation = view.item.metadata.generation
@@ -70,7 +70,7 @@ def status_patch(status: DomainRolloutStatus) -> dict[str, Any]:
 
 
 def _shown(view: RolloutView, name: str) -> bool:
-    """A pod of the newest revision that waits for a node is nobody's domain yet."""
+    """A pod of the newest revision that waits for a node is in no domain yet."""
     return name != ELSEWHERE or any(
         one.domain == ELSEWHERE and (one.outdated or one.pod.spec.node_name) for one in view.pods
     )

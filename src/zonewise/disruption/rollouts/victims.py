@@ -1,9 +1,10 @@
 """Which pods of the open domain are evicted now.
 
-Broken pods go at once: they serve nobody. Ready ones go as long as fewer than ``maxUnavailable``
-pods of the domain are missing, and only those that every other budget lets go: what would be
-refused is not asked for. StatefulSets give their highest ordinals first, a rollback the newest pods
-first. Pods on nodes that are gone are left alone: nobody could tell when they have ended.
+Broken pods are evicted at once: they serve no traffic. Ready ones as long as fewer than
+``maxUnavailable`` pods of the domain are missing, and only those that every other budget allows:
+what would be refused is not requested. StatefulSets start with their highest ordinals, a rollback
+with the newest pods. Pods on deleted nodes are left alone: no kubelet could report when they have
+ended.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ BLOCKED = "EvictionsBlocked"
 
 @dataclass(frozen=True, slots=True)
 class Victims:
-    """Who is to be evicted; without anybody, the verdict that was in the way, if one was."""
+    """The pods to evict; if there are none, the verdict that prevented it, if any."""
 
     pods: tuple[Pod, ...] = ()
     against: DisruptionVerdict | None = None
@@ -57,7 +58,7 @@ def victims(view: RolloutView, plan: DomainPlan, namespace_budgets: NamespaceBud
 
 
 def blocked(view: RolloutView, why: str) -> Reason:
-    """Why nobody is evicted although there is somebody to."""
+    """Why no pod is evicted although some should be."""
     assert view.workload is not None
     workload = view.workload
     return Reason(
@@ -69,8 +70,9 @@ def blocked(view: RolloutView, why: str) -> Reason:
 
 
 def _rank(one: RolledPod, *, back: bool) -> tuple[Any, ...]:
-    """Broken ones first; then the newest if that is asked for; then by number, the highest first;
-    names decide where there are no numbers.
+    """Broken ones first; then the newest if that is requested; then the highest ordinals first.
+
+    Names decide where there are no ordinals.
     """
     name = one.pod.metadata.name
     number = name.rpartition("-")[2]

@@ -1,8 +1,8 @@
 """What answers for the pods: one process for all of them.
 
 Every port of every pod is a socket of its own, at the pod's address in the namespace of its node.
-So the kernel refuses what no pod offers, and answers come from where they were asked. Over HTTP the
-answer is a page; any other line over TCP, or datagram over UDP, is answered by a line.
+So the kernel refuses what no pod offers, and answers come from the address that was called. Over
+HTTP the answer is a page; any other line over TCP, or datagram over UDP, is answered by a line.
 
 Bounded: a connection that is silent for ``IDLE`` seconds is ended, and so is one that sends a line
 without end.
@@ -32,7 +32,7 @@ Place = tuple[NetworkNamespace, PodPort]
 
 
 class _Answer:
-    """What is said at one port, which may change while it is open."""
+    """The answer at one port, which may change while it is open."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -40,11 +40,11 @@ class _Answer:
         self.close: Callable[[], None] = lambda: None
 
     def to(self, peer: Any) -> bytes:
-        """The line for somebody who asks."""
+        """The line for a client."""
         return f"{self.text}, asked by {peer[0]}\n".encode()
 
     def end(self) -> None:
-        """Answer nobody any more."""
+        """Stop answering."""
         self.close()
         for transport in tuple(self.connections):
             transport.abort()
@@ -69,13 +69,13 @@ class Echo:
             try:
                 await _listen(*place, answer)
             except OSError as error:
-                # Two pods of the host's network want one port, or the kernel has no SCTP.
+                # Two pods of the host's network use one port, or the kernel has no SCTP.
                 _log.info("a pod cannot listen", pod=text, port=place[1].port, error=str(error))
                 continue
             self._open[place] = answer
 
     def close(self) -> None:
-        """Answer nobody any more."""
+        """Stop answering."""
         for answer in self._open.values():
             answer.end()
         self._open.clear()
@@ -118,7 +118,7 @@ class _Datagrams(asyncio.DatagramProtocol):
             self._transport.sendto(self._answer.to(addr), addr)
 
     def error_received(self, exc: Exception) -> None:
-        """Somebody did not wait for the answer."""
+        """The client did not wait for the answer."""
 
 
 class _Connection(asyncio.Protocol):

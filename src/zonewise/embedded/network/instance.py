@@ -1,10 +1,10 @@
 """The network namespaces of one cluster: their names, and that none is left behind.
 
-A cluster has a file in ``FOLDER`` that it keeps locked as long as it lives, and writes the name of
-each namespace there before it makes it. A file that nobody holds is of a program that was killed:
-what is named in it is removed, by the next one that starts. Nothing else ever is. Several clusters
-may be there at once; the first has the plain prefix, another one a number in it, and a prefix under
-which somebody else has namespaces is left alone.
+A cluster has a file in ``FOLDER`` that it keeps locked as long as it runs, and writes the name of
+each namespace there before it makes it. A file without a lock is of a program that was killed: what
+is named in it is removed, by the next one that starts. Nothing else ever is. Several clusters may
+run at once; the first has the plain prefix, another one a number in it, and a prefix under which
+another program has namespaces is left alone.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ _log = logger("network")
 
 
 class IpFailed(ConfigError):
-    """The program ``ip`` could not do what it was told."""
+    """The program ``ip`` failed."""
 
 
 class Instance:
-    """The namespaces of a cluster that lives; ``claim`` makes one."""
+    """The namespaces of a running cluster; ``claim`` makes one."""
 
     def __init__(self, prefix: str, record: int, path: Path) -> None:
         self._prefix = prefix
@@ -55,7 +55,7 @@ class Instance:
 
     @classmethod
     def claim(cls) -> Instance:
-        """A prefix nobody has; ``ConfigError`` says why there can be no network here."""
+        """A free prefix; ``ConfigError`` says why there can be no network here."""
         if os.geteuid() != 0:
             raise ConfigError("network namespaces need root")
         for program, package in _PACKAGES.items():
@@ -173,10 +173,10 @@ def _taken(prefix: str) -> bool:
 
 
 def _locked(path: Path, *, create: bool) -> int | None:
-    """The file, held by us until it is closed; None if somebody holds it, or there is none.
+    """The file, held by us until it is closed; None if another process holds it, or there is none.
 
-    Who removes the file holds it, so a lock on a file that is no longer there under its name counts
-    for nothing.
+    The file is removed under its lock, so a lock on a file that no longer has its name does not
+    count.
     """
     try:
         if create:

@@ -1,9 +1,9 @@
 """The network of an embedded cluster, as one of its components.
 
-Woken by Nodes, Pods and EndpointSlices; what comes together is done together, ``BATCH`` seconds
-after the first of it. Each time the whole plan is made and the difference to what is there is done:
-wires and addresses first, then who answers at them, then the proxies of new nodes. Between two such
-moments the proxies follow Services by themselves.
+Triggered by Nodes, Pods and EndpointSlices; changes are batched for ``BATCH`` seconds after the
+first of them. Each time the whole plan is made and the difference to the actual state is applied:
+links and addresses first, then the listeners at them, then the proxies of new nodes. In between the
+proxies follow Services by themselves.
 """
 
 from __future__ import annotations
@@ -63,14 +63,14 @@ class ClusterNetwork:
             await self._proxies.close()
 
     async def settled(self) -> None:
-        """Wait until packets go where the objects say, but not for ever."""
+        """Wait until packets go where the objects say, for a bounded time."""
         with suppress(TimeoutError):
             async with asyncio.timeout(PATIENCE):
                 await self._made.wait()
                 await self._proxies.written()
 
     def command(self, node: str, source: str, url: str) -> str:
-        """How to ask from an address on a node."""
+        """The command for a request from an address on a node."""
         return f"ip netns exec {self._instance.node(node).name} curl --interface {source} {url}"
 
     def _changed(self, _old: object, _new: object) -> None:

@@ -2,10 +2,10 @@
 
 Every node with a kubelet of ours has its addresses, and every pod on it that runs has its own. A
 pod answers on the ports that its containers name and on those under which it is an endpoint. A node
-that failed is cut off: what goes to it is lost without a word, as when a machine loses its power.
+that failed is cut off: packets to it are silently lost, as when a machine loses its power.
 
-Addresses come from objects that anybody may write, so what is no address is left out, and of two
-that claim the same one the first by name has it.
+Addresses come from objects that any client may write, so what is not an address is left out, and of
+two that claim the same one the first by name has it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class PodPort(NamedTuple):
 class NodeNetwork:
     """The network of one node.
 
-    ``pods`` are the addresses of its pods, ``answers`` what is said at each of their ports.
+    ``pods`` are the addresses of its pods, ``answers`` the answer at each of their ports.
     """
 
     addresses: tuple[str, ...]

@@ -2,7 +2,7 @@
 
 They are the very ones that ``zonewise proxy`` runs. They share the cluster's cache, so a Service or
 a slice is followed and decoded once for all of them. One that fails is started again after a pause
-and harms nobody else; its rules stay as they were.
+and does not affect others; its rules stay as they were.
 """
 
 from __future__ import annotations

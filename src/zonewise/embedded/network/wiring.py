@@ -6,13 +6,13 @@
     ├── n1 ── eth0  zonewise-a-1                the node's addresses; its pods' are on ``pods``
     └── n2 ── eth0  zonewise-b-1
 
-A node sends everything that is not its own to the router, and the router knows for each address
-which node has it; so a node more is a wire more, and nobody else is told. Pods have no namespace of
-their own: their addresses are the node's, and what starts at one of them is routed by the node's
-rules as what a node sends is. That makes a pod as cheap as an address.
+A node sends everything that is not its own to the router, and the router has a route for each
+address to its node; so a new node is a new link, and nothing changes on other nodes. Pods have no
+namespace of their own: their addresses are the node's, and what starts at one of them is routed by
+the node's rules as what a node sends is. That makes a pod as cheap as an address.
 
-What is there is remembered, and only the difference is done, by a few runs of ``ip``. They are in a
-thread, one at a time.
+The actual state is kept in memory, and only the difference is applied, by a few runs of ``ip``.
+They are in a thread, one at a time.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _log = logger("network")
 
 
 class Wiring:
-    """What is there."""
+    """The actual state."""
 
     def __init__(self, instance: Instance) -> None:
         self._instance = instance
@@ -44,7 +44,7 @@ class Wiring:
         self._routes: dict[str, str] = {}
 
     async def apply(self, wanted: Mapping[str, NodeNetwork]) -> set[str]:
-        """Make everything as it is wanted; gives the nodes that are there."""
+        """Apply the plan; returns the nodes that exist."""
         new = [name for name in wanted if name not in self._wires]
         if new:
             await self._add(new)
@@ -85,7 +85,7 @@ class Wiring:
         await _run(wires)
         await _run(ends, fabric)
         for space in spaces.values():
-            # The bridge is made after the wire: where an address is chosen, the node's come first.
+            # The bridge is made after the link: where an address is chosen, the node's are first.
             await _run(
                 [
                     "link set lo up",
@@ -132,7 +132,7 @@ def _way(address: str, way: str) -> str:
 
 
 def _manner(address: str, device: str) -> str:
-    """How an IPv6 address is had: at once, and a pod's is used by nobody who does not name it."""
+    """Options of an IPv6 address: usable at once, and a pod's is never a default source address."""
     if ":" not in address:
         return ""
     return " nodad preferred_lft 0" if device == PODS else " nodad"
@@ -143,7 +143,7 @@ def _host(address: str) -> str:
 
 
 async def _run(commands: list[str], namespace: NetworkNamespace | None = None) -> None:
-    """Have it done; what cannot be is told, and the rest of the network works."""
+    """Run the commands; failures are logged, and the rest of the network works."""
     try:
         await asyncio.to_thread(run_ip, commands, namespace)
     except IpFailed as error:

@@ -8,9 +8,9 @@
     add node a-4 in a with 8 cpu    remove node a-4
     takeover set a by b,c           takeover clear a         with cluster: {volumes: true}
 
-Each is what a person would do with ``kubectl`` or ``zonewise``, by the same requests. A drain goes
-on until nothing is left to evict: where a budget refuses, it asks again every ``PAUSE`` seconds. So
-it takes its time, and is awaited beside the scenario's other steps.
+Each is what a user would do with ``kubectl`` or ``zonewise``, by the same requests. A drain
+continues until nothing is left to evict: where a budget refuses, it retries every ``PAUSE``
+seconds. So it takes long, and is awaited beside the scenario's other steps.
 """
 
 from __future__ import annotations
@@ -76,11 +76,11 @@ class Action:
 
     @property
     def lasting(self) -> bool:
-        """Whether it goes on for long, and others may go on meanwhile."""
+        """Whether it takes long, and others may run meanwhile."""
         return self.act is _drain
 
     async def do(self, stage: ActionContext) -> None:
-        """Do it; raises what the API server says against it."""
+        """Do it; raises the API server's error."""
         await self.act(stage, self.words)
 
 

@@ -4,7 +4,7 @@
 with a number or a percentage.
 
 ==============  =================================================================================
-pods            pods of a workload that are not on their way out
+pods            pods of a workload that are not terminating
 ready           those of them that are Ready; also ``in`` a zone
 unavailable     how many Ready ones a workload lacks
 surplus         how many pods it has too many
@@ -19,7 +19,7 @@ failed          part of them that found no endpoint
 ==============  =================================================================================
 
 Gauges read the stores that the cluster's parts share, so they see what those see, when they do. The
-pods of workloads are counted change by change: looking is cheap, however many there are.
+pods of workloads are counted change by change: reading is cheap, however many there are.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class Measurements:
         self.pods.on_change(self._pod_changed)
 
     def value(self, asked: Assertion) -> float | None:
-        """The number that is asked for; None if what it is about is not there."""
+        """The measured number; None if its object does not exist."""
         match asked.measure:
             case "drains":
                 return self.drains

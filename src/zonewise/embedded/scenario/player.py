@@ -1,14 +1,14 @@
 """A scenario, played on a cluster.
 
-Steps are played in order, each at its time. What a step does is awaited, except a drain, which goes
-on beside the next steps. What it expects is looked at every ``LOOK`` seconds until all of it is
-true at once or its time is over. What must ``always`` be true is looked at, from the end of the
-first step on, in the moment in which the cluster itself learns of a change of a pod: what any part
-can see is seen.
+Steps are played in order, each at its time. What a step does is awaited, except a drain, which
+continues beside the next steps. What it expects is checked every ``LOOK`` seconds until all of it
+is true at once or its time is over. What must ``always`` be true is checked, from the end of the
+first step on, at each change of a pod that reaches the cluster's own stores: what any component can
+see is seen.
 
-Everything that happens is told as it happens, in lines: what was done, what was expected and came
-true after how long, what was broken, and how many pods of each workload are Ready when that number
-changed. A failed expectation does not end the play: the lines after it say what came of it.
+Everything that happens is reported at once, in lines: what was done, what was expected and became
+true after how long, what was violated, and how many pods of each workload are Ready when that
+number changed. A failed expectation does not end the run: the lines after it say what followed.
 """
 
 from __future__ import annotations
@@ -190,9 +190,9 @@ async def play_scenario(
 ) -> bool:
     """Play a scenario on a cluster of its own; whether all expectations were met.
 
-    ``volumes`` gives the CSI driver, for a scenario that asks for one.
+    ``volumes`` gives the CSI driver, for a scenario that needs one.
 
-    With ``serve`` the cluster can be looked at from outside meanwhile; without, no thread and no
+    With ``serve`` the cluster can be accessed from outside meanwhile; without, no thread and no
     socket is waited for, so the play is the same each time.
     """
     kubelets = replace(DUAL_STACK, stages=timed(default_stages(), start=scenario.pod_start))

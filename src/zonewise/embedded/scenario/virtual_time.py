@@ -1,4 +1,4 @@
-"""An event loop whose time runs faster than the clock on the wall.
+"""An event loop whose time runs faster than the wall clock.
 
 At a finite speed every wait is that much shorter. At infinite speed no wait takes any time at all:
 when nothing can run, the loop's time jumps to the next timer. What happens, and in which order, is

@@ -36,7 +36,7 @@ async def record(client: Client, origin: str) -> None:
 
 
 async def ensure_namespace(client: Client) -> None:
-    """Make the namespace of our own things, if it is not there."""
+    """Make the namespace of our own objects, if it does not exist."""
     try:
         await client.create(Namespace(metadata=ObjectMeta(name=NAMESPACE)))
     except AlreadyExists:

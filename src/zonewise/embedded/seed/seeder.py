@@ -1,16 +1,15 @@
-"""Objects put into a cluster, each once.
+"""Objects created in a cluster, each once.
 
-Kinds come in waves, so that what others need is there first: definitions, namespaces, what pods are
-made with, nodes, Services and budgets, pods, workloads at last, which find the pods that are theirs
-and make only those that are missing. Within a wave up to ``PARALLEL``
-objects are written at the same time. An object that is there already is left as it is: whoever was
-killed half way starts over and duplicates nothing. One that is refused is told about, with the
-server's words, and does not keep the others out. One that names no namespace and needs one goes
-into ``default``, as with kubectl.
+Kinds are created in waves, so that what others need exists first: definitions, namespaces, what
+pods are made with, nodes, Services and budgets, pods, and last workloads, which adopt their pods
+and make only those that are missing. Within a wave up to ``PARALLEL`` objects are written at the
+same time. An object that exists already is left as it is: after a kill half way it starts over and
+duplicates nothing. One that is refused is reported, with the server's words, and does not block
+others. One without a namespace that needs one is created in ``default``, as with kubectl.
 
-What is needed may come a moment after the wave that asked for it: a definition is served shortly
-after it was written. Such refusals (403, 404) are tried again for ``PATIENCE`` seconds. A namespace
-counts as written when it has its service account, without which no pod is taken.
+What is needed may exist a moment after its wave: a definition is served shortly after it was
+written. Such refusals (403, 404) are tried again for ``PATIENCE`` seconds. A namespace counts as
+written when it has its service account, without which no pod is accepted.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ class Seeder:
     async def plant(
         self, objects: Iterable[Obj], *, written: Callable[[Obj], None] | None = None
     ) -> list[SeedRefused]:
-        """Write the objects that are not there; those that were refused, as they came."""
+        """Create the objects that do not exist; returns those that were refused, in order."""
         waves: dict[int, list[Obj]] = {}
         for obj in objects:
             waves.setdefault(_wave(obj), []).append(obj)

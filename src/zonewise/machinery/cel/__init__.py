@@ -1,4 +1,4 @@
-"""The Common Expression Language, as a Kubernetes API server speaks it.
+"""The Common Expression Language, as a Kubernetes API server implements it.
 
 ``compile_expression`` checks types and gives a ``Program``; ``Program.evaluate`` runs it within a
 budget. Written here and not taken from a library: ``docs/design/002-cel.md`` has the measurements.

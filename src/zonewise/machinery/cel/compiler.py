@@ -354,7 +354,7 @@ class _Compiler:
         return Typed(kind, evaluation.indexer(of.run, at.run))
 
     def otherwise(self, node: syntax.FunctionCall) -> Typed:
-        """``or`` and ``orValue``, whose argument is looked at only if it is needed."""
+        """``or`` and ``orValue``, whose argument is evaluated only if it is needed."""
         assert node.target is not None
         of = self.make(node.target)
         rest = [self.make(one) for one in node.arguments]

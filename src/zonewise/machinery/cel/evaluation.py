@@ -62,7 +62,7 @@ def getter(of: Run, name: str) -> Run:
 
 
 def tester(of: Run, name: str) -> Run:
-    """Whether a field is there."""
+    """Whether a field is set."""
 
     def run(frame: Frame) -> Any:
         holder = of(frame)
@@ -203,7 +203,7 @@ def map_maker(parts: list[tuple[Run, Run, bool]]) -> Run:
 def caller(overloads: list[Overload], runs: list[Run], kinds: list[CelKind]) -> Run:
     """A call, to one overload or to the one that the values fit.
 
-    A null may stand where a schema allows it beside its type: then no overload fits either.
+    A null may be where a schema allows it beside its type: then no overload fits either.
     """
     costly = any(kind.name in ("string", "bytes", "dyn", "list") for kind in kinds)
     if len(overloads) == 1 and DYN not in kinds and all(DYN not in kind.of for kind in kinds):
@@ -245,7 +245,7 @@ def caller(overloads: list[Overload], runs: list[Run], kinds: list[CelKind]) -> 
 
 
 def cost_of(values: list[Any]) -> int:
-    """What a call costs: its texts and lists are gone through."""
+    """What a call costs: its texts and lists are scanned."""
     return 1 + sum(
         len(value) // TEXT_COST if isinstance(value, str | bytes) else len(value)
         for value in values

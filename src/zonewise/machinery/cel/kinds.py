@@ -2,7 +2,7 @@
 
 ``DYN`` fits everything in both directions. A kind of one upper-case letter (``A``) is a parameter
 of a function's signature and stands for one kind throughout a call. Objects are kinds with fields,
-made from a schema; each knows the property behind a field's escaped name.
+made from a schema; each maps a field's escaped name to its property.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ _PYTHON: dict[str, type[Any]] = {
 
 
 def is_of(value: Any, kind: CelKind) -> bool:
-    """Whether a value is of a kind, as far as a call has to know."""
+    """Whether a value is of a kind, as far as a call needs it."""
     match kind.name:
         case "int":
             return isinstance(value, int) and not isinstance(value, bool | UInt)
@@ -170,7 +170,7 @@ _WORD = re.compile(r"[\w.]+|[(),]")
 
 
 def signature(text: str) -> CelKind:
-    """The kind that a signature's word stands for: ``map(string, list(A))``."""
+    """The kind of a signature's word: ``map(string, list(A))``."""
     words = _WORD.findall(text)
     kind, rest = _read(words)
     assert not rest, text

@@ -1,10 +1,10 @@
-"""Match conditions of admission webhooks: which requests a webhook wants to see.
+"""Match conditions of admission webhooks: which requests a webhook is called for.
 
 All conditions must hold. One that is false decides against the webhook, even if others fail; if
 none is false and one fails, the caller decides by the webhook's failure policy. ``object``,
-``oldObject`` and ``request`` may be spoken of. ``authorizer``, which a real server offers too,
-would let an expression ask for permissions in the middle of admission; it is refused when the
-webhook is written, so that no webhook is ever silently skipped for it.
+``oldObject`` and ``request`` may be used. ``authorizer``, which a real server offers too, would let
+an expression check permissions in the middle of admission; it is refused when the webhook is
+written, so that no webhook is ever silently skipped for it.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class MatchConditions:
         object: Mapping[str, Any] | None,
         old_object: Mapping[str, Any] | None,
     ) -> bool:
-        """Whether the webhook wants this request; ConditionFailed if that cannot be told."""
+        """Whether the webhook is called for this request; ConditionFailed if that is unknown."""
         variables = {"object": object, "oldObject": old_object, "request": request}
         left, failed = REQUEST_BUDGET, list[str]()
         for name, program in self.programs:

@@ -74,7 +74,7 @@ class Name(SyntaxNode):
 
 @dataclass(slots=True)
 class Select(SyntaxNode):
-    """A field; with ``test`` whether it is there, with ``optional`` as an optional value."""
+    """A field; with ``test`` whether it is set, with ``optional`` as an optional value."""
 
     of: SyntaxNode
     field: str

@@ -138,7 +138,7 @@ class Timestamp:
         return self.of_seconds(moved // SECOND, moved % SECOND)
 
     def local(self, zone: str = "") -> datetime:
-        """The wall clock somewhere, UTC if nobody says where."""
+        """The wall clock in a time zone, UTC by default."""
         base = datetime(1970, 1, 1, tzinfo=UTC)
         moment = base + timedelta(seconds=self.nanoseconds // SECOND)
         try:
@@ -264,7 +264,7 @@ class Bag(list[Any]):
         self.keys = keys
 
     def key(self, item: Any) -> Any:
-        """What tells an item from others."""
+        """What distinguishes an item from others."""
         if not self.keys:
             return item
         return [item.get(name) for name in self.keys] if isinstance(item, dict) else item

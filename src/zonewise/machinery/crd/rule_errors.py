@@ -1,6 +1,6 @@
 """Why a real server would refuse the rules of a definition.
 
-A rule must compile against the types its schema gives it, speak of the past only where old and new
+A rule must compile against the types its schema gives it, use ``oldSelf`` only where old and new
 can be matched, and cost at worst no more than an API server may spend: on one rule, and on all
 rules of a definition together.
 """

@@ -1,14 +1,15 @@
-"""The rules of a custom resource (``x-kubernetes-validations``): compiled once, asked on every
-write.
+"""The rules of a custom resource (``x-kubernetes-validations``).
 
-A rule sees its own part of the object as ``self`` and, on updates, what it replaces as
-``oldSelf``. Old and new parts are matched by field, by map key, and by the keys of keyed lists; a
-rule that speaks of ``oldSelf`` where nothing matches is not asked, unless it takes ``oldSelf`` as
-optional. A broken rule in a part that did not change is forgiven unless it compares with the past.
+They are compiled once and evaluated on every write.
+
+A rule sees its own part of the object as ``self`` and, on updates, what it replaces as ``oldSelf``.
+Old and new parts are matched by field, by map key, and by the keys of keyed lists; a rule that uses
+``oldSelf`` where nothing matches is not evaluated, unless it takes ``oldSelf`` as optional. A
+broken rule in a part that did not change is ignored unless it uses ``oldSelf``.
 
 Values are read through their schema: times, durations and bytes become what they mean, numbers of a
 ``number`` field are doubles, sets and keyed lists compare without regard to order. What has no type
-(preserved unknown fields) cannot be spoken of.
+(preserved unknown fields) cannot be used.
 
 Work is bounded per rule and per object; what exceeds it fails closed with a fault that says so.
 """
@@ -63,7 +64,7 @@ Convert = Callable[[Any], Any]
 
 
 def kind_of(kind: Type, *, root: bool = False) -> CelKind | None:
-    """What a part of an object is to its rules, None if they cannot speak of it."""
+    """The kind of a part of an object in rules, None if they cannot use it."""
     match kind.shape:
         case "int-or-string":
             return DYN
@@ -130,7 +131,7 @@ def _converter(kind: Type) -> Convert | None:
 
 
 def _object_converter(kind: Type) -> Convert | None:
-    """Fields that are null are not there to a rule."""
+    """Fields that are null are absent to a rule."""
     fields = {name: made for name, sub in kind.fields.items() if (made := converter(sub))}
     if not fields and not any(sub.nullable for sub in kind.fields.values()):
         return None
@@ -175,7 +176,7 @@ def _instant(text: str) -> Timestamp:
 
 @dataclass(frozen=True, slots=True)
 class _Ready:
-    """A rule that can be asked."""
+    """A rule that can be evaluated."""
 
     rule: ValidationRule
     program: Program
@@ -333,7 +334,7 @@ class _Asking:
         return _fault(rule.reason, path, kind, new, detail)
 
     def message(self, one: _Ready, variables: Mapping[str, Any]) -> str:
-        """What the rule's own expression says, empty if it says nothing usable."""
+        """The result of the rule's message expression, empty if that is not usable."""
         if one.message is None:
             return ""
         try:

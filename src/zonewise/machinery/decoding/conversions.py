@@ -1,9 +1,9 @@
-"""Kinds that are served in two forms and stored in one, and the way between the forms.
+"""Kinds that are served in two forms and stored in one, and the conversion between them.
 
 Events are stored as core/v1 and also served by `events.k8s.io`, where the same facts have other
-names. Autoscalers are stored as autoscaling/v2; v1 has a place for one target only, so everything
-else travels in annotations, in JSON that no API describes. Both ways change the object in place and
-lose nothing that the other form could have said. Budgets are the same in both of their versions.
+names. Autoscalers are stored as autoscaling/v2; v1 has room for one target only, so everything else
+is kept in annotations, in JSON that no API describes. Both conversions change the object in place
+and lose nothing that the other form can express. Budgets are the same in both of their versions.
 
 What an object prints in one form and not in the other is settled here too, so the result needs no
 further completion.
@@ -262,7 +262,7 @@ def _capital(name: str) -> str:
 
 
 def _taken(scaler: Obj, name: str, form: type) -> Any:
-    """What an annotation says, which it then no longer does; what cannot be read says nothing."""
+    """The value of an annotation, which is removed; empty if it cannot be read."""
     meta = scaler.get("metadata") or {}
     annotations = meta.get("annotations") or {}
     text = annotations.pop(name, "")

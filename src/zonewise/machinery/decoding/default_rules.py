@@ -2,10 +2,10 @@
 
 Each rule gets an object of one definition before any of its defaults is filled and changes it in
 place. It may create an object and leave its inside to the table. The list of fields set here is
-also in `tools/tables/defaults.py`, and the real server is asked whether the two of them agree.
+also in `tools/tables/defaults.py`, and the two are compared by means of a real server.
 
-Some rules stand at the kind and not at the field, because a real server has them only there: the
-job inside a CronJob has none of a Job's defaults.
+Some rules are at the kind and not at the field, because a real server has them only there: the job
+inside a CronJob has none of a Job's defaults.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ def _rolling_update(value: Obj) -> None:
 
 @rule(APPS + "StatefulSetUpdateStrategy")
 def _stateful_set_strategy(value: Obj) -> None:
-    """Whoever names the strategy also decides whether it has parameters."""
+    """A strategy that is set explicitly gets no default parameters."""
     if "type" not in value:
         value.setdefault("rollingUpdate", {})
 

@@ -1,10 +1,10 @@
-"""What an object gets that nobody wrote: defaults, and the empty fields that are printed anyway.
+"""What the server adds to an object: defaults, and the empty fields that are printed anyway.
 
 `complete` walks a tidy object once, from the outside in, and at each object of the graph
 
 1. runs the rules by hand of its definition (`RULES`): defaults that depend on other fields;
 2. fills absent fields that have a default of their own, from the table;
-3. fills absent fields that Go prints even when nobody set them;
+3. fills absent fields that Go prints even when they are not set;
 4. goes into the fields that have something to fill below.
 
 The order is what makes it one pass: a rule sees what its author wrote and nothing else, and what a

@@ -37,7 +37,7 @@ def default_requests(spec: Obj) -> None:
 
 
 def needed(spec: Obj, which: str) -> Amounts:
-    """The requests or limits of a whole pod: what it says itself, else what its containers say."""
+    """The requests or limits of a whole pod: its own, else those of its containers."""
     total = _effective(which, spec.get("containers") or (), spec.get("initContainers") or ())
     for name, amount in ((spec.get("resources") or {}).get(which) or {}).items():
         total[name] = parse(amount)

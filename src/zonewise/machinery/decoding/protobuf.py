@@ -3,7 +3,7 @@
 A body is the four bytes ``k8s\\0`` and an envelope that names its kind and holds the object. Which
 field a number is comes from the generated table; what the field is comes from the same graph of
 types that JSON is checked against, so both ways of sending an object end in the same value. Numbers
-that the table does not know are skipped, as protobuf wants it.
+that are not in the table are skipped, as protobuf requires.
 
 A structure that JSON shows inline is a message of its own here; its members are lifted one level.
 Everything is bounded by the body's size, which the caller has bounded, and by ``DEPTH``.

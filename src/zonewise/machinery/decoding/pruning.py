@@ -1,11 +1,10 @@
 """Bringing a decoded object into the form a real API server stores it in.
 
-A real server decodes JSON into Go structs and prints them again;
-what comes out has no nulls, no empty plain values, canonical quantities and times, and no field
-the structs lack. `tidy` gets there by changing the value in place, in one pass, without building
-paths or messages: it assumes that the object is fine and raises `Surprise` when it is not. Then
-`validation` walks once more, slowly, and finds out everything there is to say. Most objects never
-need it.
+A real server decodes JSON into Go structs and prints them again; the result has no nulls, no empty
+plain values, canonical quantities and times, and no field the structs lack. `tidy` gets there by
+changing the value in place, in one pass, without building paths or messages: it assumes that the
+object is fine and raises `Surprise` when it is not. Then `validation` walks once more, slowly, and
+finds out everything there is to say. Most objects never need it.
 
 Walkers are closures made from a `Type` when a value of it is first met and kept in the
 definition's `memo`. A field that no object ever used costs nothing.
@@ -317,7 +316,7 @@ SCALARS: dict[str, Walk] = {
 
 
 def quietly(kind: Type, value: dict[str, Any]) -> dict[str, Any]:
-    """Tidy an object whose Go type reads itself: unknown fields in it go without a word."""
+    """Tidy an object whose Go type reads itself: unknown fields in it are silently dropped."""
     known = {name: item for name, item in value.items() if name in kind.fields}
     tidied: dict[str, Any] = walker(kind)(known)
     return tidied

@@ -1,14 +1,14 @@
 """The exact walk of a body that is not what its kind says: what is wrong, in Go's words and order.
 
-`pruning.tidy` is quick because it does not know what to say. When it met a surprise, the body is
-walked again here, member by member in the order of the document, because the order of complaints is
-part of the contract:
+`pruning.tidy` is fast because it makes no messages. When it found a problem, the body is walked
+again here, member by member in the order of the document, because the order of errors is part of
+the contract:
 
 * the first value of a wrong type refuses the body; nothing else is reported then;
 * unknown and duplicate fields are collected, at most `PROBLEM_LIMIT` of them, and dropped.
 
 A value of a type that reads itself (time, quantity) refuses at once, before an earlier wrong type
-is told.
+is reported.
 """
 
 from __future__ import annotations

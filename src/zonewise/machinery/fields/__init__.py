@@ -1,1 +1,1 @@
-"""Sets of fields, who manages them, and server-side apply."""
+"""Sets of fields, their managers, and server-side apply."""

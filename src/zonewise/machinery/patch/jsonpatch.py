@@ -2,11 +2,11 @@
 
 Documents are plain dictionaries, lists and scalars. The input is never changed: an operation first
 copies the containers on the way to its target, unless an earlier operation of the same patch did.
-So a patch is atomic by construction (an error leaves nobody with half of it), ten thousand
-operations on one long list copy that list once, and the result shares what was not touched with
-the document and with the patch: treat all three as values.
+So a patch is atomic by construction (an error leaves nothing half done), ten thousand operations on
+one long list copy that list once, and the result shares what was not touched with the document and
+with the patch: treat all three as values.
 
-``lenient`` adds what API servers accept beyond the RFC, since people rely on it:
+``lenient`` adds what API servers accept beyond the RFC, since users rely on it:
 
 * ``replace`` of an absent member adds it;
 * an absent member reads as null, so ``test`` of null proves absence, and ``copy`` copies null;

@@ -1,7 +1,7 @@
-"""Strategic merge patch: a merge patch that knows which lists are merged, and by which key.
+"""Strategic merge patch: a merge patch with a schema of which lists are merged, and by which key.
 
-The knowledge is an argument (``PatchSchema``): for a field, whether its list is merged and by which
-member its items are told apart. A list the schema does not call merged is replaced as a whole, an
+The schema is an argument (``PatchSchema``): for a field, whether its list is merged and by which
+member its items are identified. A list the schema does not call merged is replaced as a whole, an
 object is merged unless the schema says otherwise. ``zonewise.machinery.schema.types.Type`` is such
 a schema.
 
@@ -13,11 +13,11 @@ Directives in a patch
   the whole list.
 * ``$retainKeys: [a, b]`` removes all other members; the patch may only set those.
 * ``$deleteFromPrimitiveList/field: [x]`` removes plain values from a list.
-* ``$setElementOrder/field: [...]`` says in which order the items are to stand.
+* ``$setElementOrder/field: [...]`` says in which order the items are to be.
 
-Order of a merged list: items of the patch stand in the order of the patch (or of
-``$setElementOrder``), items only the document has in the document's, and the two are woven together
-by their places in the document. A new item has no place there, so it comes first.
+Order of a merged list: items of the patch are in the order of the patch (or of
+``$setElementOrder``), items only the document has in the document's, and the two are interleaved by
+their places in the document. A new item has no place there, so it comes first.
 
 As on an API server, an object that carries ``$patch`` for a field the document does not have leaves
 the field absent, and nulls in what a patch adds are dropped. Unlike there, directives in an item
@@ -45,7 +45,7 @@ _JsonKey = tuple[bool, Any]
 
 
 class PatchSchema(Protocol):
-    """What a strategic merge has to know about a field."""
+    """What a strategic merge needs of a field."""
 
     @property
     def merge(self) -> bool:
@@ -57,7 +57,7 @@ class PatchSchema(Protocol):
 
     @property
     def merge_key(self) -> str:
-        """The member that tells items apart; empty for lists of plain values."""
+        """The member that identifies items; empty for lists of plain values."""
 
     @property
     def items(self) -> PatchSchema | None:
@@ -176,7 +176,7 @@ def _ordered_fields(
 
 
 def _check_order(items: Sequence[Any], wanted: Sequence[_JsonKey], merge_key: str, at: str) -> None:
-    """The patch's items must stand in the order the patch itself asks for."""
+    """The patch's items must be in the order the patch itself sets."""
     if not wanted:
         return
     rest = iter(wanted)
@@ -249,7 +249,7 @@ def _arranged(
     merge_key: str,
     at: str,
 ) -> list[Any]:
-    """Wanted items in the wanted order, woven with the others by their places in ``order``."""
+    """Wanted items in the wanted order, mixed with the others by their places in ``order``."""
     rank: dict[_JsonKey, int] = {}
     for number, key in enumerate(wanted):
         rank.setdefault(key, number)
@@ -277,7 +277,7 @@ def _arranged(
 
 
 def _key_of(item: Any, merge_key: str, at: str) -> _JsonKey:
-    """What tells an item apart, so that true is not 1."""
+    """What identifies an item, so that true is not 1."""
     value = item
     if merge_key:
         if not isinstance(item, dict) or merge_key not in item:

@@ -1,7 +1,7 @@
 """Fields that a real server does not have, or has switched off, on top of the generated table.
 
-Those of the source documents the embedded server knows always, as a real server knows the fields of
-its disabled features; the rules of the kind drop what its feature gate does not allow. And it keeps
+The embedded server always has those of the source documents, as a real server has the fields of its
+disabled features; the rules of the kind drop what its feature gate does not allow. And it keeps
 ``maxUnavailable`` of StatefulSets, which Kubernetes 1.36 has behind a gate that is off.
 """
 

@@ -2,13 +2,13 @@
 
 `tables/types.json` states for each definition of a real API server's OpenAPI what cannot be
 derived: field types, list types, merge keys, enums, and how Go prints a field (a pointer keeps an
-explicit zero, a plain value forgets it, a field without omitempty is printed even when nobody set
-it). `tables/defaults.json` adds the defaults that were observed.
+explicit zero, a plain value drops it, a field without omitempty is printed even when it is not
+set). `tables/defaults.json` adds the defaults that were observed.
 
 The whole table is decoded at once (a few milliseconds), but `Type`s are made on demand, a
-definition with everything it refers to: a process that only knows Leases never builds the types
-of pods. A `Definitions` owns its graph, so that fields of our own (`extensions`) exist in one
-server and not in another of the same process.
+definition with everything it refers to: a process that only uses Leases never builds the types of
+pods. A `Definitions` owns its graph, so that fields of our own (`extensions`) exist in one server
+and not in another of the same process.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ class Definitions:
         return iter(self._rows)
 
     def row(self, name: str) -> Definition:
-        """What the table says of a definition."""
+        """The table's row of a definition."""
         return self._rows[name]
 
     def type(self, name: str) -> Type:
@@ -249,7 +249,7 @@ class Definitions:
 
 
 def printing(row: Row, base: Type) -> tuple[bool, Any]:
-    """Whether Go forgets an empty value of a field, and what it prints where there is none."""
+    """Whether Go drops an empty value of a field, and what it prints where there is none."""
     if row.pointer:
         return False, None if row.always else UNSET
     if base.shape in ("list", "map") or base.format == "byte":

@@ -41,7 +41,7 @@ _URI = re.compile(r"(?:[a-zA-Z][a-zA-Z0-9+.-]*:|/)[^\x00-\x20\x7f]*")
 
 
 def accepts(form: str, text: str) -> bool:
-    """Whether a text is of a format; formats nobody knows accept everything."""
+    """Whether a text is of a format; unknown formats accept everything."""
     check = FORMATS.get(form.replace("-", ""))
     return check is None or check(text)
 

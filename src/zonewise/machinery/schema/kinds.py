@@ -2,7 +2,7 @@
 
 The built-in ones come from the generated table; custom resources make theirs from a
 CustomResourceDefinition and are the same thing to everything that handles requests. `Kind` is a
-fact sheet, not a behaviour: rules of single kinds live with the server.
+fact sheet, not a behaviour: rules of single kinds are in the server.
 
 Several kinds may be one storage: `events` is served in two groups, `horizontalpodautoscalers` and
 `poddisruptionbudgets` in two versions. `storage` names the resource they are kept under.
@@ -84,8 +84,8 @@ class Subresource:
 class Kind:
     """One served resource of one version.
 
-    `type` is made when it is first asked for. `storage` is `group/plural` of what it is kept as,
-    the same for kinds that show one storage.
+    `type` is made when it is first used. `storage` is `group/plural` of what it is kept as, the
+    same for kinds that show one storage.
     """
 
     resource: Resource

@@ -1,10 +1,10 @@
 """Regular expressions as an API server understands them: RE2.
 
-Patterns come from strangers (a CustomResourceDefinition, a CEL rule), so they must run in time
-linear in the text: a backtracking engine would let anyone who may create a definition stop the
-whole server. RE2 is also the syntax of the real server: what it refuses (look-around, back
-references, repetition above 1000) is refused here in nearly the same words. The library is loaded
-with the first pattern.
+Patterns are untrusted (a CustomResourceDefinition, a CEL rule), so they must run in time linear in
+the text: with a backtracking engine any user who may create a definition could stop the whole
+server. RE2 is also the syntax of the real server: what it refuses (look-around, back references,
+repetition above 1000) is refused here in nearly the same words. The library is loaded with the
+first pattern.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """What the fields of an object are: one graph of types for built-in kinds and for custom resources.
 
 Validation, defaulting, pruning, both merging patches, server-side apply and the published OpenAPI
-all walk this graph, so a fact about a field (its list keys, its merge key, whether it may be
-null) is stated once. Built-in kinds are loaded from the generated table, custom resources are
-compiled from their structural schema; nothing that walks can tell the two apart.
+all walk this graph, so a fact about a field (its list keys, its merge key, whether it may be null)
+is stated once. Built-in kinds are loaded from the generated table, custom resources are compiled
+from their structural schema; code that walks types need not distinguish them.
 
 The graph has cycles (a JSON schema describes itself), so types are compared by identity and
 filled in after they are made.
@@ -32,7 +32,7 @@ UNSET = Unset()
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Bounds:
-    """What a structural schema may ask of a value; built-in kinds have rules by hand instead."""
+    """A structural schema's constraints on a value; built-in kinds have hand-written rules."""
 
     minimum: float | None = None
     maximum: float | None = None
@@ -80,7 +80,7 @@ class Type:
     values: Type | None = None  # of a map
     items: Type | None = None  # of a list
     list_type: ListType = "atomic"
-    keys: tuple[str, ...] = ()  # of a list of type map: what tells its items apart
+    keys: tuple[str, ...] = ()  # of a list of type map: what identifies its items
     atomic: bool = False  # an object or map that server-side apply owns as one value
     merge_key: str = ""  # strategic merge: the key items are matched by
     merge: bool = False  # strategic merge: lists are merged, not replaced
@@ -90,7 +90,7 @@ class Type:
     nullable: bool = False
     default: Any = UNSET
     forgets: bool = False  # an empty value is the same as none: Go's plain fields with omitempty
-    printed: Any = UNSET  # what stands in an absent field's place: Go's fields without omitempty
+    printed: Any = UNSET  # what replaces an absent field: Go's fields without omitempty
     dropped: bool = False  # known and thrown away: its feature gate is off
     demanded: bool = False  # a real server refuses an object without it
     closed: bool = False  # a real server refuses what is not in the enum

@@ -36,7 +36,7 @@ _RANGES = {
 
 
 def time_complaint(text: str, *, micro: bool = False) -> str | None:
-    """What Go says of a text that is not a time; None if it is one."""
+    """Go's error for a text that is not a time; None if it is one."""
     layout = MICRO_TIME if micro else TIME
     found: dict[str, int] = {}
     at = 0

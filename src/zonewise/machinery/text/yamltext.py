@@ -5,7 +5,7 @@ number, `012` is ten, `2026-01-01` and `1:30` are texts. Of duplicate keys the l
 each is reported with its line. Only the first document is read.
 
 The value is built from the parser's events, so it is bounded while it grows: `DEPTH_LIMIT` levels,
-and aliases may stand for `ALIAS_LIMIT` values altogether. Each alias becomes a copy.
+and aliases may expand to `ALIAS_LIMIT` values altogether. Each alias becomes a copy.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def read(raw: bytes) -> Read:
 
 
 def _line(error: yaml.MarkedYAMLError) -> str:
-    """Where Go's parser says an error is: it counts from nought and is silent about line nought."""
+    """Where Go's parser says an error is: it counts from zero and omits line zero."""
     marks = (error.context_mark, error.problem_mark)
     line = next((mark.line for mark in marks if mark is not None and mark.line), 0)
     if line and isinstance(error, yaml.scanner.ScannerError):

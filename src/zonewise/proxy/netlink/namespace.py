@@ -1,8 +1,8 @@
 """Network namespaces: entered for a moment.
 
-A socket belongs for ever to the namespace in which it was made, and a thread may enter another one.
-So one program, in one thread, serves many nodes that are namespaces of one machine. Nothing may be
-awaited inside: whatever else the thread does there would be done in the wrong place.
+A socket belongs to the namespace in which it was made, and a thread may enter another one. So one
+program, in one thread, serves many nodes that are namespaces of one machine. Nothing may be awaited
+inside: whatever else the thread does there would be done in the wrong place.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _CLONE_NEWNET = 0x40000000
 
 @dataclass(frozen=True, slots=True)
 class NetworkNamespace:
-    """A namespace by the name that ``ip netns`` knows it by; "" is the one this program is in."""
+    """A namespace by its name in ``ip netns``; "" is the one this program is in."""
 
     name: str = ""
 

@@ -1,9 +1,9 @@
-"""Who else changed our tables: the kernel's commit notices.
+"""Changes of our tables by other programs: the kernel's commit notices.
 
-Every commit to nf_tables is told to a multicast group. A filter in the kernel leaves out those of
-one socket, ours, so that writing a hundred thousand elements wakes nobody. What others write comes
-here whole and is only searched for the table's name, because a busy firewall may write a lot. Too
-much at once overflows the socket, and then anything may have changed.
+Every commit to nf_tables is announced to a multicast group. A filter in the kernel leaves out those
+of one socket, ours, so that writing a hundred thousand elements wakes nothing. What others write is
+only searched for the table's name, because a busy firewall may write a lot. Too much at once
+overflows the socket, and then anything may have changed.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class Touched(IntEnum):
 
 
 class Notices:
-    """Commits to a table by anybody but one socket of ours and the processes in ``own``.
+    """Commits to a table except by one socket of ours and the processes in ``own``.
 
-    A program that speaks netlink is known by its process id unless it asks for another port; so
-    are the ``nft`` processes that this program runs.
+    A netlink program is known by its process id unless it requests another port; so are the ``nft``
+    processes that this program runs.
     """
 
     def __init__(self, table: str, *, but: int, own: Collection[int] = ()) -> None:
@@ -44,11 +44,11 @@ class Notices:
         _leave_out(self.socket, but)
 
     def close(self) -> None:
-        """Hear no more."""
+        """Stop listening."""
         self.socket.close()
 
     def touched(self) -> Touched:
-        """What others changed since this was asked last; what was lost may have been anything."""
+        """What others changed since the last call; a lost notice may have been anything."""
         found = Touched.NOTHING
         while True:
             try:
@@ -72,8 +72,8 @@ class Notices:
 def _leave_out(socket: NetlinkSocket, port: int) -> None:
     """Drop datagrams whose first message was caused by that port.
 
-    Messages of one commit all have the same cause. A filter reads numbers as the network orders
-    them; a message's port is in the host's order.
+    Messages of one commit all have the same cause. A filter reads numbers in network byte order; a
+    message's port is in the host's.
     """
     swapped = struct.unpack(">I", struct.pack("=I", port))[0]
     program = (

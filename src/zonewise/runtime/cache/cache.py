@@ -1,11 +1,11 @@
 """The stores a program needs, each filled once however many parts read it.
 
-A cache holds one reflector per scope (kind, namespace, selectors). Controllers that ask for the
-same scope share a store. ``run`` keeps all reflectors going, those added later too, and raises what
-the first of them raises; it ends them all when it is cancelled. ``synced`` is the barrier before
-the first decision: every store asked for so far holds a complete list. Kinds that are many, large
-and seldom read can be kept ``compact``, and others changed by ``transforms`` before they are held
-(see ``zonewise.runtime.cache.store``).
+A cache holds one reflector per scope (kind, namespace, selectors). Controllers that request the
+same scope share a store. ``run`` runs all reflectors, those added later too, and raises what the
+first of them raises; it ends them all when it is cancelled. ``synced`` is the barrier before the
+first decision: every store requested so far holds a complete list. Kinds that are many, large and
+seldom read can be kept ``compact``, and others changed by ``transforms`` before they are held (see
+``zonewise.runtime.cache.store``).
 """
 
 from __future__ import annotations
@@ -111,11 +111,11 @@ class Cache:
 
     @property
     def complete(self) -> bool:
-        """Whether every store asked for so far holds a complete list."""
+        """Whether every store requested so far holds a complete list."""
         return all(reflector.synced.is_set() for reflector in self._reflectors.values())
 
     async def synced(self) -> None:
-        """Wait until every store asked for so far holds a complete list."""
+        """Wait until every store requested so far holds a complete list."""
         for reflector in tuple(self._reflectors.values()):
             await reflector.synced.wait()
 

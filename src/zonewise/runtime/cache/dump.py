@@ -1,13 +1,13 @@
-"""Objects out of files: what ``kubectl get … -o yaml`` and ``-o json`` print.
+"""Objects from files: what ``kubectl get … -o yaml`` and ``-o json`` print.
 
 A dump is YAML with any number of documents, or one JSON value. ``List`` and ``PodList`` are
 unpacked; what is inside a typed list gets its kind from the list. Nothing is decoded into types
-here: JSON objects stay bytes and YAML objects stay plain values until somebody asks for a type, so
-reading a large dump costs what is used of it. YAML is read as an API server reads it.
+here: JSON objects stay bytes and YAML objects stay plain values until a type is requested, so
+reading a large dump costs only what is used of it. YAML is read as an API server reads it.
 
 Errors are one sentence that begins with the file and the line. Lines of single objects are looked
-up only when such a sentence is needed. They are found among the parser's events: its trees are
-built by calls within calls, and a file of brackets would end the process.
+up only when such a sentence is needed. They are found in the parser's events: its trees are built
+recursively, and a file of brackets would overflow the stack.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class DumpEntry:
         return self.document.line + look(self.document.text, self.place)
 
     def typed(self, cls: type[T]) -> T:
-        """The object as a class; what does not fit is told with file and line."""
+        """The object as a class; errors name file and line."""
         version = cls.resource.api_version
         if self.api_version != version:
             raise self.error(
@@ -361,7 +361,7 @@ def _yaml_item(text: bytes, place: int | None) -> int:
     inside = False
     for event in events:
         if event.depth == 1:
-            # Names and values take turns; a name says what the value after it is.
+            # Names and values alternate; a name says what the value after it is.
             if members % 2 == 0:
                 inside = event.text == "items"
             members += 1

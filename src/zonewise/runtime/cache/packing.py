@@ -1,9 +1,9 @@
-"""Objects at rest: packed as MessagePack, unpacked when somebody reads them.
+"""Stored objects: packed as MessagePack, unpacked when they are read.
 
 A typed EndpointSlice of a hundred endpoints is about fifteen hundred Python objects and 100 KB; the
-same slice packed is one object of 28 KB. Packing takes a quarter of the time of decoding the JSON
-it came as, unpacking three quarters. What is needed at each change to decide about order, the
-metadata's version and uid, stays in the open.
+same slice packed is one object of 28 KB. Packing takes a quarter of the time of decoding its JSON,
+unpacking three quarters. What is needed at each change to decide about order, the metadata's
+version and uid, stays unpacked.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
 """One request and its answer: rate limit, fence, retries, typed errors.
 
 Every request passes here, in this order: the rate limit (waits), the fence (writes only; raises if
-this replica no longer leads), the transport. The fence is asked again before each retry, and once
+this replica no longer leads), the transport. The fence is checked again before each retry, and once
 more by the transport when it has credentials and a connection, because all that may take time.
 
 *Retried*: 429, which says that nothing was done, for every verb; and 5xx answers that carry
-``Retry-After`` for requests that may be repeated without harm. Both at most ``retries`` times, for
-no longer than ``PATIENCE`` seconds in sum; the server's ``Retry-After`` is a lower bound of each
-pause, and jitter is added to it. Not retried: an eviction that a budget refuses (the same 429, but
-it is an answer), and requests that got no answer at all: only the caller knows whether a write that
-vanished may be sent again.
+``Retry-After`` for requests that are safe to repeat. Both at most ``retries`` times, for no longer
+than ``PATIENCE`` seconds in total; the server's ``Retry-After`` is a lower bound of each pause, and
+jitter is added to it. Not retried: an eviction that a budget refuses (the same 429, but it is an
+answer), and requests that got no answer at all: only the caller can decide whether a write without
+an answer may be sent again.
 
 An answer of 400 and above becomes an ``ApiError`` with the server's ``Status``. Warnings that the
 server attaches to answers are logged once each.
@@ -138,10 +138,10 @@ def _worth_repeating(error: ApiError, repeatable: bool) -> bool:
 
 
 def retry_after(value: str | None) -> float | None:
-    """What a ``Retry-After`` header asks for, in seconds and bounded; None without a number.
+    """The pause of a ``Retry-After`` header, in seconds and bounded; None without a number.
 
     The header may be a date. It would have to be compared with our clock, which may be wrong, so
-    the date only says that a pause is wished for.
+    the date only means that some pause is requested.
     """
     if not value:
         return None

@@ -1,7 +1,7 @@
 """Why a connection failed, in one sentence that names the server and what to do.
 
-The network libraries say *what* happened to a socket in words for their authors; a person at a
-terminal needs to know which server of which configuration it was, and what to look at. Every
+The network libraries report *what* happened to a socket in words for their authors; a user at a
+terminal needs to know which server of which configuration it was, and what to check. Every
 exception below HTTP passes through ``explain``; none of their texts, which may hold a URL with a
 proxy's password, is shown unless it is known to be harmless.
 """

@@ -1,13 +1,12 @@
-"""How fast a client may speak: a token bucket in front of every request.
+"""How fast a client may send: a token bucket in front of every request.
 
-A server shared with others is not ours to flood, and a controller that wakes up with ten thousand
-keys would. ``rate`` requests per second are allowed in the long run, ``burst`` at once after a
-pause. Waiters are served in the order they came: each reserves its moment when it asks, so nobody
-overtakes and no lock is held while sleeping. One that is cancelled gives its moment back to those
-who ask after it.
+A shared server must not be flooded, and a controller that starts with ten thousand keys would.
+``rate`` requests per second are allowed in the long run, ``burst`` at once after a pause. Waiters
+are served in order of arrival: each reserves its slot when it calls, so none overtakes and no lock
+is held while sleeping. One that is cancelled gives its slot back to later callers.
 
-Only the arithmetic is ours; the bucket is stored as the one moment at which it would be full again,
-so there is nothing to refill and nothing that runs in the background.
+The bucket is stored as the one moment at which it would be full again, so there is nothing to
+refill and nothing that runs in the background.
 """
 
 from __future__ import annotations

@@ -1,16 +1,17 @@
-"""How soon to try again, so that a server in trouble is not kept there.
+"""How soon to try again, so that an overloaded server can recover.
 
 Two rules, for each watch on its own:
 
-*Jittered exponential backoff.* After a failure one waits a random time between zero and a window.
-The window starts at ``base``, doubles up to ``cap``, and halves for every second that the attempt
-had lived, so a connection that works for a while is soon trusted again while one that is accepted
-and cut at once is not. The whole window is random: fifty watches that lose their server in the same
-instant come back spread evenly over it, never together. ``Retry-After`` comes before the window.
+*Jittered exponential backoff.* After a failure the watch waits a random time between zero and a
+window. The window starts at ``base``, doubles up to ``cap``, and halves for every second that the
+attempt had lasted, so a connection that works for a while soon resets it while one that is accepted
+and cut at once does not. The whole window is random: fifty watches that lose their server in the
+same instant reconnect spread evenly over it, never together. ``Retry-After`` comes before the
+window.
 
-*A budget.* However an attempt fails, and whatever is tried in which order, requests take tokens
-from a bucket of ``BURST`` that fills with ``RATE`` per second. Over any 30 seconds that is at most
-one request per second: 15 from the bucket, 15 that came in meanwhile.
+*A budget.* However attempts fail, and in whatever order, requests take tokens from a bucket of
+``BURST`` that fills with ``RATE`` per second. Over any 30 seconds that is at most one request per
+second: 15 from the bucket, 15 that were refilled meanwhile.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Pace:
         await self._budget.acquire()
 
     def pause(self, *, lived: float = 0.0, retry_after: float | None = None) -> float:
-        """How long to rest after an attempt that lived for so many seconds."""
+        """How long to wait after an attempt that lasted for so many seconds."""
         # Beyond a minute the exponent no longer changes the result, only overflows.
         window = max(self._base, self._window * 0.5 ** min(lived, 60.0))
         self._window = min(self._cap, 2 * window)

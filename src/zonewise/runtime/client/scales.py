@@ -1,8 +1,8 @@
-"""How many replicas an object of any kind asks for.
+"""How many replicas an object of any kind specifies.
 
-Kinds that are not known beforehand, custom resources above all, are found by discovery. What their
-``scale`` subresource says counts; without one, ``spec.replicas`` of the object, if there is any.
-``Scales`` asks for the same object at most every ``AGAIN`` seconds.
+Kinds that are not known beforehand, custom resources above all, are found by discovery. Their
+``scale`` subresource counts; without one, ``spec.replicas`` of the object, if there is any.
+``Scales`` requests the same object at most every ``AGAIN`` seconds.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class _Scale(Struct):
 
 
 class Scales:
-    """Asks again after a while, and not twice at the same time for the same thing."""
+    """Reads again after a while, and never the same object twice at the same time."""
 
     def __init__(self, client: Client, clock: Callable[[], float], *, again: float = AGAIN) -> None:
         self._client = client
@@ -65,11 +65,11 @@ class Scales:
 
     @property
     def busy(self) -> bool:
-        """Whether there is anything to be asked for again."""
+        """Whether there is anything to read again."""
         return bool(self._asked)
 
     async def refresh(self, missing: Iterable[Place]) -> list[Unstructured]:
-        """What is there of the objects that are missing, or were, and were not asked for lately."""
+        """The existing ones of the objects that are missing, or were, and were not read lately."""
         for place in missing:
             self._asked.setdefault(place, float("-inf"))
         now = self._clock()
@@ -86,10 +86,10 @@ class Scales:
 async def fetch(
     client: Client, group: str, kind: str, namespace: str, name: str
 ) -> Unstructured | None:
-    """An object with the replicas it asks for; None if it, or its kind, is not there for us.
+    """An object with its replicas; None if it, or its kind, does not exist or is forbidden.
 
-    One of a kind without namespaces, a Node for example, is given as if it were in the namespace of
-    the pods it owns: that is where owners are looked for.
+    One of a kind without namespaces, a Node for example, is returned as if it were in the namespace
+    of the pods it owns: that is where owners are looked up.
     """
     try:
         version, known = await _resources(client, group)

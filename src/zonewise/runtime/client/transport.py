@@ -2,17 +2,17 @@
 
 ``Transport`` is what the client is written against; ``HttpsTransport`` is the one for clusters and
 other processes. It owns one aiohttp session, thus one connection pool without a limit: every watch
-holds a connection, and how many requests run at a time is for the client's rate limit to say.
+holds a connection, and the client's rate limit bounds the requests that run at a time.
 
-Credentials are asked for before each request. A 401 makes the transport ask once for new ones and
-send the request a second time if there are any; nothing else is retried here, because only the
-caller knows whether a write that got no answer may be repeated.
+Credentials are read before each request. A 401 makes the transport renew them once and send the
+request a second time if there are new ones; nothing else is retried here, because only the caller
+can decide whether a write that got no answer may be repeated.
 
 ``timeout`` covers connecting, sending and reading a whole body. A stream that is read in chunks may
-stay open for ever once its headers are there; TCP keepalive finds peers that vanished, and silence
-is for the caller to bound. Bodies that are read as a whole are bounded by ``body_limit``.
+stay open forever once its headers have arrived; TCP keepalive detects dead peers, and the caller
+bounds silence. Bodies that are read as a whole are bounded by ``body_limit``.
 
-Redirects are followed within the same server for reads only: credentials never leave for a host
+Redirects are followed within the same server for reads only: credentials are never sent to a host
 that the configuration does not name. Answers that no API server gives, such as a login page, become
 ``ProtocolError``; everything below HTTP becomes ``ConnectionFailed``. Neither shows a secret.
 """
@@ -52,8 +52,9 @@ REDIRECTS = 3
 class Request:
     """One request. ``path`` starts with a slash and is not yet percent-encoded.
 
-    ``timeout`` is in seconds: None is the transport's own, 0 is no limit. ``fence`` is asked each
-    time the bytes are about to leave, after everything that may take long; it raises to stop them.
+    ``timeout`` is in seconds: None is the transport's own, 0 is no limit. ``fence`` is called each
+    time just before the bytes are sent, after everything that may take long; it raises to stop
+    them.
     """
 
     method: str
@@ -67,7 +68,7 @@ class Request:
 
 
 class Response(Protocol):
-    """An answer whose body is still to be read. Whoever gets one closes it."""
+    """An answer whose body is still to be read. The caller closes it."""
 
     @property
     def status(self) -> int:
@@ -84,7 +85,7 @@ class Response(Protocol):
         ...
 
     def chunks(self) -> AsyncIterator[bytes]:
-        """The body as it comes, in blocks as large as there are; ends when the server ends it."""
+        """The body as it arrives, in blocks of any size; ends when the server ends it."""
         ...
 
     async def close(self) -> None:
@@ -230,7 +231,7 @@ class HttpsTransport:
 
 
 class HttpsResponse:
-    """An answer that comes over a socket."""
+    """An answer over a socket."""
 
     def __init__(
         self,
@@ -270,13 +271,13 @@ class HttpsResponse:
         return blocks[0] if len(blocks) == 1 else b"".join(blocks)
 
     def chunks(self) -> AsyncIterator[bytes]:
-        """The body as it comes."""
+        """The body as it arrives."""
         return _Chunks(self._raw.content, self._config)
 
     async def close(self) -> None:
-        """Give the connection back, or end it if there is more to come.
+        """Release the connection, or abort it if the body is not complete.
 
-        What is ended is cut: a TLS farewell would wait for a peer that may be gone.
+        A connection that is ended is aborted: a TLS close would wait for a peer that may be dead.
         """
         connection = self._raw.connection
         if connection is not None and connection.transport is not None:
@@ -326,7 +327,7 @@ def _judge(response: Response, server: str) -> None:
 
 
 def _fencing() -> aiohttp.TraceConfig:
-    """Asks a request's fence when it has its connection and has not written to it."""
+    """Calls a request's fence when it has its connection and has not written to it."""
 
     async def ask(_: aiohttp.ClientSession, context: SimpleNamespace, __: object) -> None:
         if context.trace_request_ctx is not None:

@@ -1,1 +1,1 @@
-"""Which cluster to talk to, and as whom: kubeconfig, credentials, TLS."""
+"""Which cluster to connect to, and as which user: kubeconfig, credentials, TLS."""

@@ -1,11 +1,11 @@
-"""One cluster to talk to, and as whom: from a kubeconfig, or from the pod we run in.
+"""The cluster to connect to, and the user: from a kubeconfig, or from the pod we run in.
 
 The order is ``kubectl``'s: the file that was named, else the files of ``KUBECONFIG``, else
 ``~/.kube/config``, else the service account of the pod. A file that was named must exist. Where
-``kubectl`` would guess ``localhost:8080`` in the end, we say what to do instead.
+``kubectl`` would fall back to ``localhost:8080``, the error says what to do instead.
 
-Credentials never travel over plain HTTP: to an ``http://`` server we are anonymous, as ``kubectl``
-is.
+Credentials are never sent over plain HTTP: to an ``http://`` server we are anonymous, as
+``kubectl`` is.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _HEADER_NAME = "!#$&'*+-.^_`|~"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Impersonation:
-    """Act as somebody else, if we may."""
+    """Act as another user, if permitted."""
 
     user: str
     uid: str = ""
@@ -68,7 +68,7 @@ class Impersonation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterConfig:
-    """Where the API server is, how it is recognised, and who we are to it.
+    """Where the API server is, how it is verified, and which user we are.
 
     ``origin`` says where this came from, for sentences: ``context dev of ~/.kube/config``.
     """
@@ -249,7 +249,7 @@ def _credentials(
 
 
 def _told(cluster: KubeconfigCluster, trust: Trust) -> dict[str, object]:
-    """What an exec plugin may know about the cluster, in the words of its protocol."""
+    """The cluster information for an exec plugin, in the fields of its protocol."""
     authority = trust.pem()
     told: dict[str, object] = {
         "server": cluster.server,
@@ -266,7 +266,7 @@ def _told(cluster: KubeconfigCluster, trust: Trust) -> dict[str, object]:
 def _server(cluster: KubeconfigCluster, files: str) -> str:
     server = cluster.server
     if "://" not in server:
-        # A bare host is an old habit; it speaks TLS if anything about TLS is configured.
+        # A host without a scheme is legacy; it uses TLS if anything about TLS is configured.
         secure = cluster.authority is not None or not cluster.verify
         server = f"{'https' if secure else 'http'}://{server}"
     try:

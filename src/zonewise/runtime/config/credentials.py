@@ -1,7 +1,7 @@
-"""Who we say we are: what goes on each request, and how it is kept fresh for weeks.
+"""Credentials: what is sent with each request, and how it is kept fresh for weeks.
 
-Every source answers two questions. ``current()`` is asked before each request and must be cheap
-when nothing changed. ``renew(rejected)`` is asked after a 401, once per request, with the very
+Every source has two methods. ``current()`` is called before each request and must be cheap when
+nothing changed. ``renew(rejected)`` is called after a 401, once per request, with the very
 credential the server rejected; None means that there is nothing better to offer and the 401 stands.
 
 What has to be fetched (from a plugin, from an issuer) is fetched once for all requests that wait
@@ -51,7 +51,7 @@ class Credential:
 
 
 class Credentials(Protocol):
-    """Where credentials come from."""
+    """A source of credentials."""
 
     async def current(self) -> Credential:
         """The credential to use now."""
@@ -99,7 +99,7 @@ class FileContent:
 
 
 def reason(error: OSError) -> str:
-    """What the operating system says, in its words and without its numbers."""
+    """The operating system's message, without the error number."""
     return (error.strerror or str(error) or type(error).__name__).lower()
 
 
@@ -124,7 +124,7 @@ class LocalCredentials:
         self._key = key
 
     def check(self) -> None:
-        """Read every file once, so that a missing one is told of before anything is sent."""
+        """Read every file once, so that a missing one is reported before anything is sent."""
         self._load(now=False)
 
     async def current(self) -> Credential:
@@ -217,7 +217,7 @@ class CombinedCredentials:
         return _completed(await self._first.current(), await self._second.current())
 
     async def renew(self, rejected: Credential) -> Credential | None:
-        """Both sources are asked; one new part is enough."""
+        """Both sources are renewed; one new part is enough."""
         await self._first.renew(rejected)
         await self._second.renew(rejected)
         fresh = await self.current()

@@ -8,8 +8,8 @@ A program that may talk to a person inherits the terminal, stays in its session 
 unless a limit was set by hand. All others get no input, and the last line of what they complain
 about becomes part of our one sentence.
 
-Plugins are the user's own configuration; what they print is still a stranger's text and is never
-shown from standard output, where the token is.
+Plugins are the user's own configuration; what they print is still untrusted, and their standard
+output, which has the token, is never shown.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ class _ExecCredential(msgspec.Struct, rename="camel"):
 
 
 class ExecCredentials(FetchedCredentials):
-    """What a plugin printed last, for as long as it is good.
+    """What a plugin printed last, for as long as it is valid.
 
-    ``cluster`` is what the plugin is told about the cluster if it wants to know. ``interactive``
-    says whether a person can be asked; None looks at standard input.
+    ``cluster`` is what the plugin gets about the cluster if it requests that. ``interactive`` says
+    whether a user can be prompted; None looks at standard input.
     """
 
     def __init__(
@@ -204,7 +204,7 @@ class Output(asyncio.SubprocessProtocol):
         kept += data[: OUTPUT_LIMIT - len(kept)]
 
     def process_exited(self) -> None:
-        """Its exit code is there; its pipes may still be open."""
+        """It has exited; its pipes may still be open."""
         self.exited.set()
 
     def connection_lost(self, _error: Exception | None) -> None:

@@ -2,10 +2,11 @@
 
 Several files make one configuration: the first file that names a cluster, user or context defines
 it, the first that sets ``current-context`` chooses, and relative paths are relative to the file
-they stand in. Files that are missing are skipped here; who asked for one by name checks before.
+they are in. Missing files are skipped here; a file that was named explicitly is checked by the
+caller.
 
-Entries are checked when they are used, so a broken user that nobody chose harms nobody. Reading is
-synchronous and bounded; nothing is ever written.
+Entries are checked when they are used, so a broken user that is not selected does no harm. Reading
+is synchronous and bounded; nothing is ever written.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class ExecPlugin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KubeconfigUser:
-    """Who somebody is. At most one of the ways to get an ``Authorization`` header is set."""
+    """A user. At most one of the ways to get an ``Authorization`` header is set."""
 
     name: str
     chain: bytes | Path | None = field(default=None, repr=False)
@@ -107,7 +108,7 @@ class Kubeconfig:
         )
 
     def cluster(self, name: str, *, named_by: str = "") -> KubeconfigCluster:
-        """The cluster of that name; ``named_by`` says in errors who asked for it."""
+        """The cluster of that name; ``named_by`` says in errors what refers to it."""
         fields = self._pick(self._clusters, "cluster", name, named_by)
         verify = not fields.flag("insecure-skip-tls-verify")
         authority = fields.data_or_path("certificate-authority")
@@ -131,7 +132,7 @@ class Kubeconfig:
         )
 
     def user(self, name: str, *, named_by: str = "") -> KubeconfigUser:
-        """The user of that name; ``named_by`` says in errors who asked for it."""
+        """The user of that name; ``named_by`` says in errors what refers to it."""
         fields = self._pick(self._users, "user", name, named_by)
         chain = fields.data_or_path("client-certificate")
         key = fields.data_or_path("client-key")

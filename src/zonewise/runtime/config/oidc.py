@@ -1,10 +1,9 @@
 """Credentials from an OpenID Connect issuer: an ID token, and a refresh token to get the next.
 
-The ID token is used until shortly before the end it states itself; then the issuer's token
-endpoint, found by discovery over HTTPS, gives the next one. New tokens stay in this process: the
-kubeconfig belongs to the user and is never written. With an issuer that gives out a new refresh
-token each time and forgets the old one, the file's token is used up by that; the error then says
-to log in again.
+The ID token is used until shortly before its own expiry; then the issuer's token endpoint, found by
+discovery over HTTPS, gives the next one. New tokens stay in this process: the kubeconfig belongs to
+the user and is never written. With an issuer that rotates refresh tokens, this invalidates the
+token in the file; the error then says to log in again.
 
 The issuer's answers are bounded, redirects are not followed, and no token appears in any message.
 """

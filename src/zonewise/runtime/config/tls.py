@@ -1,4 +1,4 @@
-"""How a server proves who it is, and how we prove who we are, as one TLS context.
+"""How the server and the client authenticate each other, as one TLS context.
 
 The rules are those of every Kubernetes client; a kubeconfig that works elsewhere works here:
 
@@ -24,7 +24,7 @@ from zonewise.runtime.config.credentials import Certificate, FileContent
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trust:
-    """Which certificate of the server we believe.
+    """Which server certificates are trusted.
 
     ``authority`` is PEM text, a file with it, or None for the system's authorities.
     """
@@ -100,7 +100,7 @@ def _trust_only(context: ssl.SSLContext, authority: bytes, origin: str) -> None:
 
 
 def _present(context: ssl.SSLContext, certificate: Certificate, origin: str) -> None:
-    # OpenSSL's binding loads keys from files only; this one is ours alone and gone at once.
+    # OpenSSL's binding loads keys from files only; this one is private and removed at once.
     try:
         with tempfile.NamedTemporaryFile(prefix="zonewise-") as file:
             file.write(certificate.chain.rstrip() + b"\n" + certificate.key)

@@ -1,8 +1,8 @@
-"""A YAML file a person wrote, read field by field, every fault named by file, entry and field.
+"""A hand-written YAML file, read field by field, every fault named by file, entry and field.
 
-All scalars are the text that stands in the file: YAML would make a number of the token ``0123``
-and a boolean of the namespace ``no``. Only null and merge keys keep their YAML meaning. Where real
-types are wanted (``load_plain``), the file is read a second time.
+All scalars are the text that is in the file: YAML would make a number of the token ``0123`` and a
+boolean of the namespace ``no``. Only null and merge keys keep their YAML meaning. Where real types
+are needed (``load_plain``), the file is read a second time.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Fields:
         return value == "true"
 
     def path(self, key: str) -> Path | None:
-        """A path, relative to the file it stands in."""
+        """A path, relative to the file it is in."""
         value = self.word(key)
         if "\0" in value:
             raise self.wrong(key, "is not a path; correct it")
@@ -90,7 +90,7 @@ class Fields:
             raise self.wrong(key, "is not base64; copy it again, whole and unchanged") from None
 
     def data_or_path(self, key: str) -> bytes | Path | None:
-        """The bytes of ``key-data`` if it is there, else the path ``key``."""
+        """The bytes of ``key-data`` if it is set, else the path ``key``."""
         data = self.data(f"{key}-data")
         return self.path(key) if data is None else data
 

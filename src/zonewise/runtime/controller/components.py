@@ -2,12 +2,12 @@
 
 A component is what a process is on a real cluster: the scheduler, the kubelets, the controller of
 one kind. It gets its ``ComponentContext`` and runs until it is cancelled. Components never call
-each other; they meet in objects, as everywhere in Kubernetes. So one that stood still, or began
-late, finds its work in the cluster.
+each other; they communicate through objects, as everywhere in Kubernetes. So one that was stopped,
+or started late, finds its work in the cluster.
 
-*Shared* is what would be the same: every kind is listed, followed and decoded once for all.
-*Own* are the client (its name is the field manager and the user agent), the recorder and the random
-numbers, so that what one draws never changes what another does. Nothing here knows of the
+*Shared* is what would be the same: every kind is listed, followed and decoded once for all. *Own*
+are the client (its name is the field manager and the user agent), the recorder and the random
+numbers, so that what one draws never changes what another does. Nothing here depends on the
 embedded server: ``connect`` may as well lead to a real one.
 
 A component that ends, or raises, ends the group: half a cluster that looks whole is worse than

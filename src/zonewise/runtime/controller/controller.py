@@ -1,20 +1,20 @@
-"""Brings the world to what the objects say, key by key.
+"""Reconciles the actual state with what the objects specify, key by key.
 
 A reconciler is a function of a key. It reads stores, decides, writes what differs, and returns None
 ("done") or seconds ("again after"). It is level-triggered: a key says that something about it may
 have changed, never what, so a missed, merged or repeated change does no harm.
 
 *Parallel* are ``workers`` keys at a time, never one key twice. *Ordered* is nothing between keys.
-Workers begin when every store the controller watches holds a complete list. Keys from that first
+Workers start when every store the controller watches holds a complete list. Keys from that first
 list and from a resync have low priority; changes overtake them.
 
-*Retried* with backoff per key is everything a reconciler raises, except ``Terminal``: that key
-rests until one of its objects changes. ``LeadershipLost`` ends the controller, because nothing it
-could do would be sent. A ``timeout`` bounds one run of one key; one that hangs is cancelled and
+*Retried* with backoff per key is everything a reconciler raises, except ``Terminal``: that key is
+not run until one of its objects changes. ``LeadershipLost`` ends the controller, because none of
+its writes would be sent. A ``timeout`` bounds one run of one key; one that hangs is cancelled and
 retried.
 
-*Stopping*: ``stop`` lets running reconciles finish and starts no more; what waits is found again by
-whoever starts next. With ``drain`` waiting keys are worked on first. Cancelling ``run`` cancels the
+*Stopping*: ``stop`` lets running reconciles finish and starts no more; waiting keys are found again
+at the next start. With ``drain`` waiting keys are worked on first. Cancelling ``run`` cancels the
 reconciles too.
 """
 
@@ -56,7 +56,7 @@ class ControllerStats:
 
 
 def own_key(item: Object | Unstructured) -> tuple[Key]:
-    """An object wakes up its own key."""
+    """An object enqueues its own key."""
     return (item.key,)
 
 
@@ -112,9 +112,9 @@ class Controller(Generic[K]):
         indexes: Mapping[str, IndexFunction[T]] | None = None,
         when: Callable[[T | None, T | None], bool] | None = None,
     ) -> Store[T]:
-        """Wake up keys when objects of a kind change; gives the store they are in.
+        """Enqueue keys when objects of a kind change; gives the store they are in.
 
-        ``to_keys`` says which keys an object concerns and is asked about the object before and
+        ``to_keys`` says which keys an object concerns and is called with the object before and
         after each change. ``when`` may leave out changes that do not matter.
         """
         store = self.reads(
@@ -149,7 +149,7 @@ class Controller(Generic[K]):
         field_selector: str = "",
         indexes: Mapping[str, IndexFunction[T]] | None = None,
     ) -> Store[T]:
-        """The store of a kind, complete before workers begin; its changes wake up no key.
+        """The store of a kind, complete before workers begin; its changes enqueue no key.
 
         Where it takes more than ``watches`` to say which keys a change concerns, and when, a
         listener of the store calls ``enqueue``.
@@ -164,7 +164,7 @@ class Controller(Generic[K]):
         return store
 
     def enqueue(self, key: K, *, after: float = 0.0, low: bool = False) -> None:
-        """Ask for a run of a key, now or later; also one that rests after a ``Terminal``."""
+        """Request a run of a key, now or later; also one that waits after a ``Terminal``."""
         if self._resting:
             self._resting.discard(key)
         self.queue.add_after(key, after, low=low)
@@ -194,7 +194,7 @@ class Controller(Generic[K]):
             await asyncio.gather(*tasks, resync, return_exceptions=True)
 
     async def _until_synced(self) -> bool:
-        """Wait for the first lists; False if the controller was stopped before they came."""
+        """Wait for the first lists; False if the controller was stopped before."""
         stopping = asyncio.create_task(self._stopping.wait())
         try:
             for reflector in self._reflectors:
@@ -206,7 +206,7 @@ class Controller(Generic[K]):
         return not self._stopping.is_set()
 
     async def _repeat(self) -> None:
-        """Wake up every key from time to time, except those that cannot succeed."""
+        """Enqueue every key from time to time, except those that cannot succeed."""
         if self._resync is None:
             return
         while True:

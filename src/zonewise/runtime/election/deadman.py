@@ -1,22 +1,22 @@
 """A switch in the kernel that ends this process at a deadline, whatever the process does meanwhile.
 
 A leader may write only while its lease lasts. It checks before each write, but between the check
-and the moment the bytes leave, the process can be stopped for any time: SIGSTOP, a frozen cgroup,
-a suspended machine, a long pause of the interpreter. When it goes on, its next instruction may be
-the one that sends. No check in the program can close that gap, because the program is what is not
-running. The kernel can: it hands over pending signals before it lets a thread execute its next
+and the moment the bytes leave, the process can be stopped for any time: SIGSTOP, a frozen cgroup, a
+suspended machine, a long pause of the interpreter. When it resumes, its next instruction may be the
+one that sends. No check in the program can close that gap, because the program is what is not
+running. The kernel can: it delivers pending signals before it lets a thread execute its next
 instruction.
 
-``Deadman.arm(deadline)`` sets a POSIX timer on CLOCK_BOOTTIME, the clock that goes on while the
-machine is suspended. At the deadline the kernel signals the thread that armed it, which is the one
-that runs the event loop and thus the one that sends. The handler is the C library's ``_exit``
-itself: no Python runs, nothing is flushed, the process is gone with exit code ``EXIT_CODE``. A
-handler rather than SIGKILL, because the kernel ignores SIGKILL from within for process 1 of a
-container, which is what we usually are. The kernel closes the sockets.
+``Deadman.arm(deadline)`` sets a POSIX timer on CLOCK_BOOTTIME, the clock that keeps running while
+the machine is suspended. At the deadline the kernel signals the thread that armed it, which is the
+one that runs the event loop and thus the one that sends. The handler is the C library's ``_exit``
+itself: no Python runs, nothing is flushed, the process exits with ``EXIT_CODE``. A handler rather
+than SIGKILL, because the kernel ignores SIGKILL from within for process 1 of a container, which is
+what we usually are. The kernel closes the sockets.
 
-It is the last of three nets: the election gives up before the deadline, ``Election.fence`` refuses
-writes from then on, and only what slips through both meets this. Linux only; elsewhere ``create``
-says so and an election runs without it.
+It is the last of three safeguards: the election gives up before the deadline, ``Election.fence``
+refuses writes from then on, and this catches only what passes both. Linux only; elsewhere
+``create`` says so and an election runs without it.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Deadman:
         self._timer: ctypes.c_void_p | None = None
 
     def arm(self, deadline: float) -> None:
-        """End this process at ``deadline`` unless armed anew or disarmed before."""
+        """End this process at ``deadline`` unless armed again or disarmed before."""
         if self._timer is None:
             self._timer = self._create()
         # A value of zero would disarm; a deadline that has passed fires at once.
@@ -79,7 +79,7 @@ class Deadman:
         self._set(_Timespec(nanoseconds // 10**9, nanoseconds % 10**9))
 
     def disarm(self) -> None:
-        """Let the process live; the next ``arm`` may come from another thread."""
+        """Cancel the deadline; the next ``arm`` may come from another thread."""
         if self._timer is not None:
             self._check("timer_delete", self._libc.timer_delete(self._timer))
             self._timer = None

@@ -1,12 +1,12 @@
-"""Whether the program is alive and whether it does its work: named checks with reasons.
+"""Whether the program is alive and whether it is ready: named checks with reasons.
 
-A check is a function that returns None when all is well, else one sentence. Checks run when
-somebody asks, in the event loop, so they must be quick and read only what is in memory; nothing is
-cached. A check that raises counts as failed, with the exception as its reason.
+A check is a function that returns None when healthy, else one sentence. Checks run on request, in
+the event loop, so they must be quick and read only what is in memory; nothing is cached. A check
+that raises counts as failed, with the exception as its reason.
 
-*Alive* is false when only a restart can help: a watch from which no byte has come for much longer
-than the silence that the reflector itself tolerates is a reflector that hangs. *Ready* is false
-while caches are not filled, certificates are missing or the program is stopping.
+*Alive* is false when only a restart can help: a watch without a byte for much longer than the
+silence that the reflector itself tolerates is a reflector that hangs. *Ready* is false while caches
+are not filled, certificates are missing or the program is stopping.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _REASON_LIMIT = 300
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """What one check said; an empty reason means that all is well."""
+    """The result of one check; an empty reason means healthy."""
 
     name: str
     reason: str
@@ -45,11 +45,11 @@ class Health:
         self._ready: dict[str, Check] = {}
 
     def add_alive(self, name: str, check: Check) -> None:
-        """A check whose failure asks for a restart."""
+        """A check whose failure requires a restart."""
         self._alive[name] = check
 
     def add_ready(self, name: str, check: Check) -> None:
-        """A check whose failure asks for patience."""
+        """A check whose failure requires waiting."""
         self._ready[name] = check
 
     def alive(self) -> tuple[CheckResult, ...]:
@@ -57,7 +57,7 @@ class Health:
         return _run(self._alive)
 
     def ready(self) -> tuple[CheckResult, ...]:
-        """Run the checks of readiness; who is not alive is not ready either."""
+        """Run the readiness checks; what is not alive is not ready either."""
         return _run(self._alive | self._ready)
 
 

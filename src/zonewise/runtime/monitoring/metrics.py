@@ -4,8 +4,8 @@ One registry of our own, so that two programs in one process (tests, the embedde
 mix and nothing is counted by import. Names are upstream's where upstream has one (``workqueue_*``,
 ``leader_election_*``), else they start with ``zonewise_``.
 
-*Pulled*: watches and queues keep plain counters that cost an addition; they are read when somebody
-scrapes, by one collector, and several watches of one resource and namespace become one series.
+*Pulled*: watches and queues keep plain counters that cost an addition; they are read at each
+scrape, by one collector, and several watches of one resource and namespace become one series.
 *Pushed*: results of reconciles, leadership and dropped events. Label children are made once, when a
 controller registers, because looking them up costs four times as much as counting. There are no
 labels by object or endpoint: the number of series is bounded by the program's parts.
@@ -108,14 +108,14 @@ class Metrics:
         return lambda leads: child.set(1 if leads else 0)
 
     def admission(self, path: str, outcome: str, seconds: float) -> None:
-        """What an ``AdmissionDispatcher`` is given as ``observe``; paths are those it knows."""
+        """The ``observe`` of an ``AdmissionDispatcher``; paths are those it serves."""
         self._admissions.labels(path, outcome).inc()
         self._admission_seconds.labels(path).observe(seconds)
 
     def counts(
         self, name: str, help: str, label: str, read: Callable[[], Mapping[str, int]]
     ) -> None:
-        """Show counters that somebody else keeps, one series per key."""
+        """Export counters that another object keeps, one series per key."""
         self._sources.counts.append((name, help, label, read))
 
     def render(self) -> bytes:
@@ -124,7 +124,7 @@ class Metrics:
 
 
 class _Sources(Collector):
-    """Reads what others count, when somebody asks."""
+    """Reads the counters of other objects at each scrape."""
 
     def __init__(self, clock: Callable[[], float] | None) -> None:
         self.watches: list[Callable[[], Iterable[WatchStats]]] = []

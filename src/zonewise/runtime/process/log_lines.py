@@ -3,12 +3,12 @@
 Loaded by ``zonewise.runtime.process.logs`` at the first line, see there. What is written is bounded
 and clean: the value of a field whose name says it is a credential is replaced, tokens and private
 keys are cut out of all other values however deep they are, and no value is longer than
-``VALUE_LIMIT``. What a terminal would obey is shown by its number, whoever wrote it. This is the
-last net, not a licence: nobody passes a credential to a log on purpose.
+``VALUE_LIMIT``. Control characters are escaped, whatever their origin. This is the last safeguard,
+not a licence: callers must not pass credentials to a log.
 
 Text is one line per event, ``time LEVEL part: sentence field=value …``; only a traceback adds
-lines. JSON is one object per line. Loggers of the standard library (asyncio, aiohttp) come out the
-same way.
+lines. JSON is one object per line. Loggers of the standard library (asyncio, aiohttp) are written
+the same way.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def _line(value: object) -> str:
 
 
 def _encoded(value: object) -> str:
-    """As JSON; half a character, which UTF-8 has no form for, is escaped as it came."""
+    """As JSON; a lone surrogate, which UTF-8 cannot encode, is escaped."""
     try:
         return visible_json(msgspec.json.encode(value).decode())
     except UnicodeEncodeError:

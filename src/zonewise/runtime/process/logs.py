@@ -61,7 +61,7 @@ class Logger:
         return self._real().is_enabled_for(_DEBUG)
 
     def debug(self, event: str, **fields: object) -> None:
-        """What only somebody who searches a fault wants to read."""
+        """What is needed only to debug."""
         self._real().debug(event, **fields)
 
     def info(self, event: str, **fields: object) -> None:
@@ -69,11 +69,11 @@ class Logger:
         self._real().info(event, **fields)
 
     def warning(self, event: str, **fields: object) -> None:
-        """What went wrong and heals by itself."""
+        """What went wrong and recovers by itself."""
         self._real().warning(event, **fields)
 
     def error(self, event: str, **fields: object) -> None:
-        """What went wrong and needs somebody."""
+        """What went wrong and needs an administrator."""
         self._real().error(event, **fields)
 
     def exception(self, event: str, **fields: object) -> None:
@@ -97,10 +97,9 @@ def logger(name: str) -> Logger:
 def configure(
     *, verbosity: int = 0, format: Format = "text", stream: IO[str] | None = None
 ) -> None:
-    """Decide once what is written, how, and where (stderr if not said).
+    """Configure once what is written, how, and where (stderr by default).
 
     ``verbosity`` 0 writes warnings and errors, 1 (``-v``) also what happens, 2 (``-vv``) also
-    details, 3 (``-vvv``) also what asyncio and aiohttp have to say. A second call replaces the
-    first choice.
+    details, 3 (``-vvv``) also what asyncio and aiohttp log. A second call replaces the first.
     """
     _setup.configure(verbosity=verbosity, format=format, stream=stream)

@@ -1,15 +1,15 @@
-"""What the cyclic garbage collector is told about large caches.
+"""Settings of the cyclic garbage collector for large caches.
 
 Decoding a list allocates a hundred thousand objects in one go, none of which is garbage. CPython's
 collector counts allocations, so it would walk the growing heap again and again while the list is
-read, and find nothing. ``paused`` keeps it still for that long. Caches then live as long as the
-process; ``settle`` collects once and moves everything alive out of the collector's sight, so that
-later full collections cost nothing for it, and lets it look at new objects less often: a change of
-one large object makes hundreds, and none of them is in a cycle. Reference counting is untouched by
-all this: objects that leave a store are freed at once.
+read, and find nothing. ``paused`` disables it for that long. Caches then live as long as the
+process; ``settle`` collects once and freezes everything alive, so that later full collections cost
+nothing for it, and raises the threshold for new objects: a change of one large object makes
+hundreds, and none of them is in a cycle. Reference counting is untouched by all this: objects that
+leave a store are freed at once.
 
 What is freed stays with the C library, which keeps it for later. Buffers of many connections that
-came and went together are never asked for again: ``give_back`` returns them to the system.
+ended together are never used again: ``give_back`` returns them to the system.
 """
 
 from __future__ import annotations

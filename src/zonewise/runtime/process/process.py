@@ -1,26 +1,26 @@
-"""A program that runs until it is told to stop.
+"""A program that runs until it is stopped.
 
 ``run(main)`` owns the event loop. ``main`` gets a ``Process`` and runs beside the tasks it gives to
 ``Process.spawn``. The program ends when one of these happens, whichever is first:
 
 * ``main`` returns: done.
 * SIGTERM or SIGINT: ``Process.stopping`` is set. ``main`` is expected to await it, or to do its
-  work inside ``Process.until_stop``, and to leave in good order (stop its controllers, release its
+  work inside ``Process.until_stop``, and to shut down gracefully (stop its controllers, release its
   lease, flush its events).
 * a spawned task fails, or ends although it is not allowed to: a program that has lost one of its
   parts must not look healthy, so it is stopped with a sentence that names the part.
 
 From then on the time is bounded: ``main`` has ``grace`` seconds, then it is cancelled, and what
 ignores the cancellation for ``ABANDON`` seconds more is left behind. Spawned parts end after
-``main`` has ended, the last one first, because later parts may need earlier ones; those that know
-how to stop in good order are asked to and get what is left of ``grace``, the others are cancelled.
-A second signal ends the program at once.
+``main`` has ended, the last one first, because later parts may need earlier ones; those that can
+stop gracefully are asked to and get what is left of ``grace``, the others are cancelled. A second
+signal ends the program at once.
 
 Readiness: ``Process.ready`` turns true when ``main`` says so and false for good when the program
-begins to stop, so that it is taken out of a Service before it goes away.
+begins to stop, so that it is removed from a Service before it exits.
 
 The answer of ``run`` is the exit code: 0 after a signal or a return, 1 after a crash. What ``main``
-itself raises is raised to the caller, who knows whether the work could start at all.
+itself raises is raised to the caller, which can tell whether the work could start at all.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _log = logger("process")
 
 
 class Process:
-    """What ``main`` knows about the program it is: its tasks, and whether it is to stop."""
+    """The running program, for ``main``: its tasks, and whether it is to stop."""
 
     def __init__(self) -> None:
         self.stopping = asyncio.Event()

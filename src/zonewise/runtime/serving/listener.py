@@ -1,15 +1,15 @@
-"""A TLS listener that cannot be exhausted by those who connect.
+"""A TLS listener that clients cannot exhaust.
 
 Connections are counted. Where there are as many as are allowed, or as many as the limit of open
-files leaves beside what the program itself opens, no more are accepted: who comes then waits in the
-kernel's queue, who is connected is served, and accepting goes on when somebody leaves. When the
-system still refuses (files are used up by others, or memory), accepting pauses for a moment. The
-log tells it once a minute, however often it happens.
+files leaves beside what the program itself opens, no more are accepted: new clients wait in the
+kernel's backlog, connected ones are served, and accepting resumes when a connection ends. When the
+system still refuses (out of files or memory), accepting pauses for a moment. It is logged once a
+minute, however often it happens.
 
 When many connections have ended, the memory of their buffers is given back to the system.
 
-asyncio's own accept loop does neither: it takes whoever comes, and without descriptors it logs a
-traceback for each place in its queue, again and again.
+asyncio's own accept loop does neither: it accepts every client, and without descriptors it logs a
+traceback for each place in its backlog, again and again.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Encryption(SSLProtocol):
         super().connection_made(transport)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """The end, however it came."""
+        """The connection ended, for whatever reason."""
         super().connection_lost(exc)
         self._socket_transport = None
         self._extra.pop(ENCRYPTION, None)
@@ -159,7 +159,7 @@ class Listener:
         return port
 
     def close(self) -> None:
-        """Accept nobody any more; who is connected stays."""
+        """Accept no more connections; open ones stay."""
         self._halt()
         if self._timer is not None:
             self._timer.cancel()
@@ -216,7 +216,7 @@ class Listener:
 
         try:
             await self._loop.connect_accepted_socket(begin, accepted)
-        except OSError:  # gone before it began
+        except OSError:  # closed before it began
             accepted.close()
             self._leave()
 
@@ -253,6 +253,6 @@ class Listener:
 
 
 def _told(waiter: asyncio.Future[None]) -> None:
-    """A handshake that failed concerns nobody here: the connection is gone."""
+    """A failed handshake is ignored: the connection is closed."""
     if not waiter.cancelled():
         waiter.exception()

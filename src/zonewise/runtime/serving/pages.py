@@ -1,8 +1,8 @@
-"""Pages over plain HTTP for whoever reaches a port: metrics and health, read and never written.
+"""Pages over plain HTTP without authentication: metrics and health, read-only.
 
-Such ports know no credentials, and on a node they are open to the network. So a request's header is
-small and comes in time (``zonewise.runtime.serving.connection``), a body is not read, and a
-connection on which nothing more is asked is closed after a minute or so.
+Such ports have no authentication, and on a node they are open to the network. So a request's header
+is bounded in size and time (``zonewise.runtime.serving.connection``), a body is not read, and an
+idle connection is closed after a minute or so.
 """
 
 from __future__ import annotations

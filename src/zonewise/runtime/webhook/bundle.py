@@ -1,8 +1,8 @@
 """Sets of trusted authorities as PEM text, as a webhook configuration's ``caBundle`` holds them.
 
 A bundle only ever grows, except for what has expired: several replicas write the same bundle, each
-with its own idea of what is needed, and one that knows less must not take away what another has put
-there. An authority is compared by its content, whatever spaces or comments surround it.
+with its own view of what is needed, and one with an older view must not remove what another has
+added. An authority is compared by its content, whatever spaces or comments surround it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def merged(bundles: Iterable[bytes], *, now: datetime) -> bytes:
 
 
 def grown(bundle: bytes, wanted: bytes, *, now: datetime) -> bytes:
-    """The bundle with what is wanted and without what has expired; itself if it is so already."""
+    """The bundle with what is wanted and without what has expired; the same if nothing changes."""
     needed = authorities(wanted)
     others = [one for one in authorities(bundle) if one not in needed and _end(one) > now]
     others.sort(key=_end, reverse=True)

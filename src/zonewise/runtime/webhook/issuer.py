@@ -1,10 +1,9 @@
-"""Certificates for our own servers, and what can be read in one.
+"""Certificates for our own servers, and reading their fields.
 
-``issue`` makes an authority, signs one serving certificate with it, and forgets the authority's
-key: nobody, not even who reads the Secret, can ever sign another certificate that this authority's
-trust would cover. A new certificate therefore always has a new authority, and rotating is mostly
-the art of telling API servers about the new authority in time
-(``zonewise.runtime.webhook.certificates``).
+``issue`` makes an authority, signs one serving certificate with it, and discards the authority's
+key: no one, not even with read access to the Secret, can ever sign another certificate under this
+authority. A new certificate therefore always has a new authority, and rotating is mostly making API
+servers trust the new authority in time (``zonewise.runtime.webhook.certificates``).
 
 Keys are EC P-256. Certificates begin to be valid an hour early, for clocks that are behind. Keys
 and serial numbers come from the system's randomness; the moment is an argument.
@@ -34,7 +33,7 @@ EARLY = timedelta(hours=1)
 class IssuedCertificate:
     """A serving certificate with its key and the authority that signed it, all PEM.
 
-    ``authority`` may be empty: the certificate then comes from somebody clients trust already.
+    ``authority`` may be empty: clients then trust the certificate's issuer already.
     """
 
     certificate: bytes

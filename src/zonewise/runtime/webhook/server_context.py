@@ -1,12 +1,12 @@
-"""A server's TLS whose certificate can be exchanged while it serves.
+"""A server's TLS context whose certificate can be replaced while it serves.
 
-The listening socket has one context for its whole life, and that context has no certificate. When a
-client says hello, a callback puts the newest certificate's context in its place for this one
-connection. Exchanging is thus the assignment of one reference: a handshake gets the old or the new
-certificate with its own key, never a mixture, and connections that are open go on as they are.
+The listening socket has one context for its whole life, and that context has no certificate. At a
+ClientHello, a callback replaces it with the newest certificate's context for this one connection.
+Replacing a certificate is thus the assignment of one reference: a handshake gets the old or the new
+certificate with its own key, never a mixture, and open connections are unaffected.
 
-OpenSSL makes the callback also for clients that do not name a host, as API servers do when they
-call an address. Sessions are not resumed, so every new connection shows the certificate of today.
+OpenSSL calls the callback also for clients that do not name a host, as API servers do when they
+call an address. Sessions are not resumed, so every new connection gets the current certificate.
 """
 
 from __future__ import annotations

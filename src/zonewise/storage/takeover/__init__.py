@@ -1,9 +1,9 @@
-"""Takeover: nodes of living domains stand in for a failed one, and give it back. Pure.
+"""Takeover: nodes of live domains stand in for a failed one, and give it back. Pure.
 
-``standing_in`` is who stands in for whom and how that is labelled, ``fencing`` whether a volume may
-be taken from whoever has it, ``evacuation`` which pods of dead nodes make way, ``automatic`` when a
-domain counts as failed or healed without a person saying so, ``declaring`` what a person hears who
-does.
+``standing_in`` is which domain stands in for which and how that is labelled, ``fencing`` whether a
+volume may be taken from its holder, ``evacuation`` which pods of dead nodes are deleted,
+``automatic`` when a domain counts as failed or healed without an administrator declaring it,
+``declaring`` what an administrator who does is warned of.
 """
 
 from zonewise.storage.takeover.standing_in import (

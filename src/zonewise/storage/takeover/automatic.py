@@ -1,14 +1,13 @@
-"""When a domain is taken over, and given back, without a person saying so. Pure.
+"""When a domain is taken over, and given back, without an administrator. Pure.
 
 Off unless the configuration says ``"automatic-takeover": {"by": ["all"], "pause": "5m"}``. A domain
-is taken over when the backend has called it failed for the whole pause, without a moment in between
-in which it was not; it is given back when it was well for as long. Whatever changes begins its
-pause anew, so a domain that flaps moves nothing in either direction: no flapping is fast or slow
-enough to beat the pause, only being down, or up, is.
+is taken over when the backend has reported it failed for the whole pause without interruption; it
+is given back when it was healthy for as long. Every change restarts the pause, so a domain that
+flaps moves nothing in either direction: only being down, or up, for the whole pause does.
 
-What a person has decided is never undone: only domains that were taken over automatically are
-given back automatically. And where half of all domains or more seem to have failed, it is rather
-ourselves who are cut off: then nothing is taken.
+What an administrator has decided is never undone: only domains that were taken over automatically
+are given back automatically. And where half of all domains or more seem to have failed, it is more
+likely that we are cut off: then nothing is taken over.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ SHORTEST = 30.0
 
 @dataclass(frozen=True, slots=True)
 class AutomaticTakeover:
-    """Who stands in, and for how long a domain must have been down or up."""
+    """Which domains stand in, and for how long a domain must have been down or up."""
 
     by: tuple[str, ...]
     pause: float
@@ -38,7 +37,7 @@ class AutomaticTakeover:
 
 @dataclass(frozen=True, slots=True)
 class DomainWatch:
-    """Since when domains are as they are; in seconds of any clock that does not jump."""
+    """Since when domains are in their state; in seconds of any monotonic clock."""
 
     down: Mapping[str, float] = field(default_factory=dict)
     up: Mapping[str, float] = field(default_factory=dict)
@@ -89,7 +88,7 @@ def decide_automatic(
     """What to do about domains that failed or are back.
 
     ``known`` are all domains the backend can judge, ``failed`` those of them that have failed,
-    ``automatic`` those that were taken over without a person.
+    ``automatic`` those that were taken over without an administrator.
     """
     down = {name: watch.down.get(name, now) for name in sorted(failed)}
     well = sorted(set(known) - set(failed))

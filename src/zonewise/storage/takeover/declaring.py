@@ -1,8 +1,9 @@
-"""What a person should hear who declares a domain dead, or gives it back. Pure.
+"""What an administrator who declares a domain dead, or gives it back, is warned of. Pure.
 
-A map in a file may name what is not there yet, and is only warned of. A command is typed by
-somebody who looks at the cluster now: a name nobody knows is a slip, and is refused with the names
-there are. That nodes of the domain still live, or do not yet, is said, and done nevertheless.
+A map in a file may name domains that do not exist yet, and only causes a warning. A command is
+typed by an administrator who looks at the cluster now: an unknown name is a typo, and is refused
+with the names that exist. That nodes of the domain are still, or not yet, Ready is a warning, and
+the command is carried out.
 
 All domains are given in the order of their labels.
 """
@@ -36,7 +37,7 @@ def unknown_domain(names: Iterable[str], domains: Iterable[Segments]) -> str | N
 
 
 def still_ready(source: str, nodes: Iterable[NodePlace]) -> Reason | None:
-    """The warning for who takes over a domain that lives."""
+    """The warning for taking over a domain that is alive."""
     within = [one for one in nodes if covers(source, one.at)]
     ready = sum(one.ready for one in within)
     if not ready:
@@ -51,7 +52,7 @@ def still_ready(source: str, nodes: Iterable[NodePlace]) -> Reason | None:
 
 
 def still_down(source: str, nodes: Iterable[NodePlace]) -> Reason | None:
-    """The warning for who gives back a domain without a Ready node."""
+    """The warning for giving back a domain without a Ready node."""
     within = [one for one in nodes if covers(source, one.at)]
     if any(one.ready for one in within):
         return None

@@ -1,9 +1,9 @@
-"""Which pods make way when a domain is taken over. Pure.
+"""Which pods are deleted when a domain is taken over. Pure.
 
-A node that died cannot say that its pods have ended, so a StatefulSet waits for ever. A takeover
+A dead node cannot report that its pods have ended, so a StatefulSet waits forever. A takeover
 declares the domain dead: pods that hold its volumes on nodes that are not Ready are deleted at
-once, without asking their kubelet, and start again where the volumes can be used. Pods on nodes
-that are Ready are left alone, and so is everything when a domain is given back.
+once, without waiting for their kubelet, and start again where the volumes can be used. Pods on
+nodes that are Ready are left alone, and so is everything when a domain is given back.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Addresses and networks as Kubernetes reads them, in the one form that is compared and written.
 
 Kubernetes has always taken numbers with leading zeros as decimal (``010.0.0.1`` is ``10.0.0.1``)
-and an IPv4 address in IPv6 clothes (``::ffff:10.0.0.1``) as IPv4. Both are read alike here, and
-what comes out is canonical: equal addresses are equal texts.
+and an IPv4 address in IPv6 clothes (``::ffff:10.0.0.1``) as IPv4. Both are read alike here, and the
+result is canonical: equal addresses are equal texts.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _V4_BITS, _V6_BITS = 32, 128
 
 
 class Address(NamedTuple):
-    """An address and its family; ``special``: nobody can be reached there over a network."""
+    """An address and its family; ``special``: not reachable over a network."""
 
     family: Literal["IPv4", "IPv6"]
     text: str

@@ -1,23 +1,22 @@
 """Which endpoints a proxy in a place uses, with every fallback.
 
-One function per kind of traffic, over the endpoints as a proxy takes them. What comes out is in
-the order of what came in.
+One function per kind of traffic, over the endpoints as a proxy reads them. The output keeps the
+order of the input.
 
 * ``nearby``: traffic that may go anywhere. If all ready endpoints carry node hints and one names
   this node, those for this node. Else, if all carry zone hints and one names this zone, those for
-  this zone. Else all ready ones: one endpoint without a hint means that hints are just being
-  added or removed, and nobody for this zone means that the zone is new; filtering would overload
-  or black-hole. If nothing is ready, those that still serve while they terminate, wherever they
-  are.
+  this zone. Else all ready ones: one endpoint without a hint means that hints are just being added
+  or removed, and none for this zone means that the zone is new; filtering would overload or
+  black-hole. If nothing is ready, those that still serve while they terminate, wherever they are.
 * ``by_keys``: the same traffic of a Service with topology keys. In their order, the first key for
   which a ready endpoint's node has the value of this node; if there is none, once more over those
   that still serve while they terminate. Endpoints on no node, or on one that is not known, match
-  only ``*``. No match is an answer: nobody. Hints play no part.
+  only ``*``. No match is an answer: no endpoint. Hints are ignored.
 * ``by_weights``: the same traffic of a Service whose slices carry weights. Ready endpoints that
-  have a weight for this zone, as often as it says; a zone that the weights do not name keeps to its
-  own. Nobody there: all ready ones alike, as with hints. Hints play no part.
-* ``local``: traffic that must stay on the node. Ready ones there, else terminating ones that
-  still serve. Hints and keys play no part.
+  have a weight for this zone, as often as it says; a zone that the weights do not name uses its
+  own. If there is none: all ready ones alike, as with hints. Hints are ignored.
+* ``local``: traffic that must stay on the node. Ready ones there, else terminating ones that still
+  serve. Hints and keys are ignored.
 """
 
 from __future__ import annotations
@@ -87,7 +86,7 @@ class ProxyLocation:
 
 
 class RoutableEndpoint(Protocol):
-    """What is asked of an endpoint to choose it."""
+    """What the choice reads of an endpoint."""
 
     @property
     def node(self) -> str: ...

@@ -1,18 +1,18 @@
-"""The endpoints of a Service as a proxy takes them: by family, by port, each once.
+"""The endpoints of a Service as a proxy reads them: by family, by port, each once.
 
 An endpoint is an address and a port, of one port of the Service. It is ready and serving unless its
-slice says no. The same one in two slices (it moves, or its address was given to a new pod while the
-old one terminates) counts once, and one that does not terminate wins. Within a slice the last such
-one wins, as the slice's writer ordered them; between slices the one that is ready.
+slice says otherwise. The same one in two slices (it moves, or its address was assigned to a new pod
+while the old one terminates) counts once, and one that does not terminate wins. Within a slice the
+last such one wins, as the slice's writer ordered them; between slices the one that is ready.
 
 Weights, if there are any, belong to a family. They count if every slice that has a ready endpoint
-carries the same text and the text is well formed; while a writer is between two slices, or if
-somebody else's slice carries none, they do not.
+carries the same text and the text is well formed; while a writer is between two slices, or if a
+slice of another controller carries none, they do not.
 
-A slice is ignored as a whole and noted if its address type is unknown, a port is no port, an
-address is none that an endpoint can have, or an endpoint has more than eight hints of a kind: half
-of a garbled list is not what anybody meant. Ports without a name or a number are ignored, as every
-proxy does.
+A slice is ignored as a whole and noted if its address type is unknown, a port is not valid, an
+address is not one that an endpoint can have, or an endpoint has more than eight hints of a kind:
+half of an invalid list is not what its author meant. Ports without a name or a number are ignored,
+as every proxy does.
 """
 
 from __future__ import annotations

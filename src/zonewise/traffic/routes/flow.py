@@ -25,7 +25,7 @@ class Flow:
 def flow(targets: Iterable[TrafficEndpoint], shares: Shares, rows: Rows | None = None) -> Flow:
     """The flow of a Service's traffic if every zone sends its share through its proxies.
 
-    ``rows`` are weights, if there are some and proxies know them.
+    ``rows`` are weights, if there are some and proxies support them.
     """
     known = tuple(targets)
     load: dict[str, Fraction] = {}

@@ -29,7 +29,7 @@ _NO_ADDRESS = ("", "None")
 
 
 class WaysIn(Struct):
-    """The addresses of a Service in one family. No ``source_ranges``: everybody may come."""
+    """The addresses of a Service in one family. No ``source_ranges``: all sources are allowed."""
 
     family: Family
     cluster_ip: str

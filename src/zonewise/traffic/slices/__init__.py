@@ -1,4 +1,4 @@
-"""The slices of a Service: which endpoints, in which slice, for whom. Pure."""
+"""The slices of a Service: which endpoints, in which slice, with which hints. Pure."""
 
 from zonewise.api.objects.discovery import SERVICE_LABEL, TRIGGER_ANNOTATION, service_of
 from zonewise.traffic.slices.endpoint_pods import Members

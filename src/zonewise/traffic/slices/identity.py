@@ -1,9 +1,9 @@
-"""Whose a slice is: labels, owner, the names it is made under.
+"""The owner of a slice: labels, owner reference, and its name.
 
-A slice carries the labels of its Service, so that whoever selects Services selects their slices,
-and three of its own that nobody else can set: which Service, who writes it, and whether the
-Service has no address. ``managed-by`` has the value of Kubernetes' own controller. That is how
-slices are handed over from it and back to it in place.
+A slice carries the labels of its Service, so that a selector of Services selects their slices, and
+three of its own that are never copied: which Service, which controller writes it, and whether the
+Service is headless. ``managed-by`` has the value of Kubernetes' own controller. That is how slices
+are handed over from it and back to it in place.
 
 A slice of an older Service of the same name (another uid) is not ours; it is deleted. One that
 lost its owner to a foreign edit is ours by its labels and gets it back.
@@ -53,8 +53,8 @@ def families_of(
     """The address types of its slices, the primary one first.
 
     A server fills in ``ipFamilies``. Where they are missing (a dump that was cut down), the address
-    of the Service says it. Without one, it is what its slices have if those are ``shown``; whoever
-    plans slices takes both families, as its pods may have addresses of either.
+    of the Service decides. Without one, it is what its slices have if those are ``shown``; planning
+    slices uses both families, as its pods may have addresses of either.
     """
     spec = service.spec
     named = tuple(family for family in spec.ip_families if family in (IPV4, IPV6))
@@ -79,7 +79,7 @@ def labels_of(service: Service) -> dict[str, str]:
 
 
 def owner_of(service: Service) -> OwnerReference:
-    """The reference by which its slices go when it goes."""
+    """The reference by which its slices are deleted with it."""
     return OwnerReference(
         api_version="v1",
         kind="Service",

@@ -1,16 +1,16 @@
-"""Hints on slices that somebody else fills.
+"""Hints on slices that another controller fills.
 
 On a cluster whose own controller cannot be switched off, that controller decides which endpoints
-are in which slice, and we decide for whom they are. ``rehint`` takes the slices as they are and
-gives those whose hints are to change. ``rehint_one`` is what admission asks when one of them is
-about to be written: the others are as they are stored, this one is as its writer wants it, and
-what it was ``before`` says which hints it had, because its writer has stripped or replaced them.
-Hints in the other slices that would have to move are left to ``rehint``, which sees the write.
+are in which slice, and we decide their hints. ``rehint`` takes the slices as they are and gives
+those whose hints are to change. ``rehint_one`` is what admission calls when one of them is about to
+be written: the others are as they are stored, this one is as its writer sends it, and its version
+``before`` says which hints it had, because its writer has stripped or replaced them. Hints in the
+other slices that would have to move are left to ``rehint``, which sees the write.
 
 Both decide as ``plan`` does, from the same endpoints under the same names, so what one writes the
-other leaves alone. A Service that does not ask keeps whatever hints its slices have: somebody else
-may have written them. Weights are written by nobody else and would be obeyed for ever, so they go;
-unless the Service is not ours to look after, for then another controller may be at work.
+other leaves unchanged. A Service that does not request hints keeps whatever hints its slices have:
+another controller may have written them. Only we write weights, and they would be obeyed forever,
+so they are removed; unless the Service is not ours, for then another controller may manage it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _SILENT = ("NotAsked", _NOT_OURS)
 
 
 def asks(hint_request: HintRequest) -> bool:
-    """Whether a Service asks for hints, be it in vain."""
+    """Whether a Service requests hints, even if it gets none."""
     return hint_request.mode is not Mode.OFF or (
         hint_request.reason is not None and hint_request.reason.code not in _SILENT
     )
@@ -52,7 +52,7 @@ def rehint(
     families: Iterable[str] = (IPV4, IPV6),
     node_hints: bool = True,
 ) -> SlicePlan:
-    """The slices whose hints change; ``before`` are the slices whose hints count as being there."""
+    """The slices whose hints change; ``before`` are the slices whose hints count as existing."""
     known = sorted(slices, key=_name)
     earlier = known if before is None else sorted(before, key=_name)
     ours = [piece for piece in known if identity.is_managed(piece)]
@@ -165,7 +165,7 @@ def _unweighted(piece: EndpointSlice) -> EndpointSlice:
 
 
 def _weighted(metadata: ObjectMeta, weights: str) -> ObjectMeta:
-    """The metadata with the text of the weights, the same object if it is there."""
+    """The metadata with the text of the weights, the same object if it is unchanged."""
     if metadata.annotations.get(WEIGHTS_ANNOTATION, "") == weights:
         return metadata
     annotations = {k: v for k, v in metadata.annotations.items() if k != WEIGHTS_ANNOTATION}

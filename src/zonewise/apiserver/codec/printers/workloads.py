@@ -196,7 +196,7 @@ def _autoscaler(obj: Obj, now: str) -> list[Any]:
 
 
 def _metrics(wanted: list[Obj], present: list[Obj]) -> str:
-    """What is measured and what is wanted, of the first two metrics."""
+    """Current and target value of the first two metrics."""
     shown = [
         _metric(one, present[number] if number < len(present) else {})
         for number, one in enumerate(wanted)

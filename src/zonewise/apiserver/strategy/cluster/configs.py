@@ -27,7 +27,7 @@ class ConfigMapRules(Rules):
     """The rules of ConfigMaps."""
 
     def validate(self, obj: Obj, context: StrategyContext) -> Faults:
-        """Keys are file names, none is there twice, and all together fit."""
+        """Keys are file names, none is duplicate, and all together fit."""
         found: Faults = []
         data, binary = obj.get("data") or {}, obj.get("binaryData") or {}
         size = 0
@@ -74,7 +74,7 @@ class SecretRules(Rules):
         return {"type": obj.get("type", "")}
 
     def prepare_update(self, obj: Obj, old: Obj, context: StrategyContext) -> None:
-        """An update that does not speak of the type keeps it."""
+        """An update without a type keeps it."""
         if not obj.get("type"):
             obj["type"] = old.get("type", "")
 

@@ -47,11 +47,11 @@ class DefinitionRules(Rules):
         obj["status"] = {**(obj.get("status") or {}), "storedVersions": stored}
 
     def warn(self, obj: Obj, old: Obj | None, context: StrategyContext) -> None:
-        """Formats that mean nothing, when they come."""
+        """New formats that have no meaning."""
         context.warnings.extend(format_warnings(obj, old))
 
     def on_mark(self, obj: Obj, context: StrategyContext) -> None:
-        """A definition that is to go says so, and waits for its objects to go first."""
+        """A definition being deleted is Terminating, and waits until its objects are deleted."""
         finalizers = obj["metadata"].setdefault("finalizers", [])
         if CLEANUP not in finalizers:
             finalizers.append(CLEANUP)
@@ -127,7 +127,7 @@ class DefinitionRules(Rules):
 
 
 class CustomRules(Rules):
-    """The rules of resources somebody defined."""
+    """The rules of custom resources."""
 
     generation = True
     blind_update = False

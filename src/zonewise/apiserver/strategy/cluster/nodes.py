@@ -18,7 +18,7 @@ AVOID = "scheduler.alpha.kubernetes.io/preferAvoidPods"
 
 
 class NamespaceRules(Rules):
-    """A namespace stays until its content is gone: its own finalizers are in its spec."""
+    """A namespace stays until its content is deleted: its own finalizers are in its spec."""
 
     selectable = frozenset({"status.phase"})
 
@@ -54,7 +54,7 @@ class NamespaceRules(Rules):
         return found
 
     def validate_status(self, obj: Obj, old: Obj, context: StrategyContext) -> Faults:
-        """The phase says whether the namespace is on its way out, nothing else."""
+        """The phase says whether the namespace is terminating, nothing else."""
         phase = (obj.get("status") or {}).get("phase", "")
         marked = bool(obj["metadata"].get("deletionTimestamp"))
         expected = "Terminating" if marked else "Active"
@@ -65,7 +65,7 @@ class NamespaceRules(Rules):
         return [field_errors.invalid("status.Phase", phase, text)]
 
     def on_mark(self, obj: Obj, context: StrategyContext) -> None:
-        """A namespace that is to go says so."""
+        """A namespace being deleted is Terminating."""
         obj.setdefault("status", {})["phase"] = "Terminating"
 
     def held(self, obj: Obj) -> bool:
@@ -93,7 +93,7 @@ class NodeRules(Rules):
         _one_and_many(obj.setdefault("spec", {}))
 
     def prepare_status(self, obj: Obj, old: Obj, context: StrategyContext) -> None:
-        """Dynamic configuration is gone from the API but not from its types."""
+        """Dynamic configuration is removed from the API but not from its types."""
         if not (old.get("status") or {}).get("config"):
             obj.setdefault("status", {}).pop("config", None)
 
@@ -106,7 +106,7 @@ class NodeRules(Rules):
         return found + _range_faults(spec.get("podCIDRs") or [])
 
     def validate_update(self, obj: Obj, old: Obj, context: StrategyContext) -> Faults:
-        """Where a node's pods live and whose machine it is does not change once it is known."""
+        """A node's pod CIDRs and provider ID do not change once they are set."""
         found: Faults = []
         spec, before = obj.get("spec") or {}, old.get("spec") or {}
         if before.get("podCIDRs") and spec.get("podCIDRs") != before["podCIDRs"]:

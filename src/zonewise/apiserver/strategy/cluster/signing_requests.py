@@ -1,4 +1,4 @@
-"""CertificateSigningRequests: who asks is what the server knows, not what the request says."""
+"""CertificateSigningRequests: the requester is the authenticated user, whatever the body says."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class SigningRules(Rules):
         return {"spec.signerName": (obj.get("spec") or {}).get("signerName", "")}
 
     def prepare_create(self, obj: Obj, context: StrategyContext) -> None:
-        """Nobody asks in another's name."""
+        """The requester is the authenticated user."""
         obj["status"] = {}
         spec = obj.setdefault("spec", {})
         for key in ("uid", "extra"):
@@ -31,7 +31,7 @@ class SigningRules(Rules):
             spec["extra"] = {key: list(values) for key, values in user.extra}
 
     def prepare_update(self, obj: Obj, old: Obj, context: StrategyContext) -> None:
-        """What was asked stays; who approves does not sign."""
+        """The request does not change; an approval does not sign."""
         obj["spec"] = old.get("spec") or {}
         if context.subresource == "approval":
             status = obj.setdefault("status", {})
@@ -40,7 +40,7 @@ class SigningRules(Rules):
                 status["certificate"] = signed
 
     def prepare_status(self, obj: Obj, old: Obj, context: StrategyContext) -> None:
-        """Who signs neither approves nor denies."""
+        """A signer neither approves nor denies."""
         conditions = (obj.get("status") or {}).get("conditions") or []
         before = (old.get("status") or {}).get("conditions") or []
         kept = [one for one in before if one.get("type") in VERDICTS]

@@ -1,4 +1,4 @@
-"""Webhook configurations: whom to ask, about what, and whether the answer is binding."""
+"""Webhook configurations: which to call, for what, and the failure policy."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _version_faults(hook: Obj, path: str) -> Faults:
 
 
 def review_faults(versions: list[str], path: str, without: str) -> Faults:
-    """What is wrong with the versions of reviews a webhook takes; ``without`` is said of none."""
+    """What is wrong with the review versions of a webhook; ``without`` is the fault for none."""
     if not versions:
         return [field_errors.required(path, without)]
     found: Faults = []
@@ -214,8 +214,8 @@ def _url_faults(text: str, path: str) -> Faults:
 def service_faults(service: Obj, path: str, *, swapped: bool = False) -> Faults:
     """What is wrong with a reference to the Service behind a webhook.
 
-    ``swapped``: of a missing name the namespace is said to be missing and the other way round, as
-    a real server says of those that convert.
+    ``swapped``: a missing name is reported as a missing namespace and the other way round, as a
+    real server does for conversion webhooks.
     """
     found: Faults = []
     keys = ("namespace", "name") if swapped else ("name", "namespace")
@@ -252,7 +252,7 @@ def _path_faults(text: str, path: str) -> Faults:
 
 
 def condition_faults(conditions: list[Obj], path: str) -> Faults:
-    """What is wrong with the expressions that decide whether a webhook is asked at all."""
+    """What is wrong with the expressions that decide whether a webhook is called at all."""
     if len(conditions) > MOST_CONDITIONS:
         return [field_errors.too_many(path, len(conditions), MOST_CONDITIONS)]
     found: Faults = []

@@ -36,7 +36,7 @@ class IngressRules(Rules):
     """The rules of Ingresses."""
 
     def prepare_create(self, obj: Obj, context: StrategyContext) -> None:
-        """Nobody has published it yet."""
+        """It is not published yet."""
         obj["status"] = {"loadBalancer": {}}
 
     def warn(self, obj: Obj, old: Obj | None, context: StrategyContext) -> None:
@@ -124,7 +124,7 @@ class IngressClassRules(Rules):
         return found
 
     def validate_update(self, obj: Obj, old: Obj, context: StrategyContext) -> Faults:
-        """Who cares for its ingresses stays."""
+        """The controller does not change."""
         found: Faults = []
         now = (obj.get("spec") or {}).get("controller")
         if now != (old.get("spec") or {}).get("controller"):

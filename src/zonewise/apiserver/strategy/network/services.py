@@ -56,7 +56,7 @@ class ServiceRules(Rules):
         self._families(spec)
 
     def prepare_update(self, obj: Obj, old: Obj, context: StrategyContext) -> None:
-        """Keep what was allocated where the new object does not speak of it."""
+        """Keep what was allocated where the new object leaves it out."""
         spec, before = obj.setdefault("spec", {}), old["spec"]
         _drop_gated(spec, before, context)
         _keep_allocated(spec, before)
@@ -122,7 +122,7 @@ class ServiceRules(Rules):
         context.warnings.extend(service_warnings(obj))
 
     def allocate(self, obj: Obj, old: Obj | None, context: StrategyContext) -> Faults:
-        """Take addresses and node ports, the ones asked for or any."""
+        """Take addresses and node ports, the requested ones or any."""
         spec = obj["spec"]
         meta = obj["metadata"]
         holder = (meta["namespace"], meta["name"])
@@ -236,7 +236,7 @@ class ServiceRules(Rules):
 
 
 def _one_and_many(spec: Obj, before: Obj | None) -> None:
-    """``clusterIP`` is the first of ``clusterIPs``; a client may speak of either."""
+    """``clusterIP`` is the first of ``clusterIPs``; a client may set either."""
     one, many = spec.get("clusterIP"), spec.get("clusterIPs")
     if before is not None and before.get("clusterIP") != one and many == before.get("clusterIPs"):
         many = None
@@ -284,7 +284,7 @@ def _keep_allocated(spec: Obj, before: Obj) -> None:
 
 
 def _drop_meaningless(spec: Obj, before: Obj) -> None:
-    """What the old type needed and the new one does not goes, unless the client changed it."""
+    """What only the old type needed is removed, unless the client changed it."""
     kind = spec.get("type")
     if kind == before.get("type") and local_balancer(spec) == local_balancer(before):
         return
@@ -312,7 +312,7 @@ def _drop_meaningless(spec: Obj, before: Obj) -> None:
 
 
 def _drop_gated(spec: Obj, before: Obj | None, context: StrategyContext) -> None:
-    """A field whose gate is off is not there, unless it was there already."""
+    """A field whose gate is off is dropped, unless it was set already."""
     for key, gate in (
         ("topologyKeys", "ServiceTopology"),
         ("trafficPolicy", "ServiceTrafficPolicy"),

@@ -36,7 +36,7 @@ class SliceRules(Rules):
             obj["metadata"]["generation"] = old["metadata"].get("generation", 0) + 1
 
     def changed(self, obj: Obj, old: Obj) -> bool:
-        """Labels count too: they say whose slice it is."""
+        """Labels count too: they name the Service."""
         return super().changed(obj, old) or (obj["metadata"].get("labels") or {}) != (
             old["metadata"].get("labels") or {}
         )

@@ -28,7 +28,7 @@ CHANGEABLE = (
 
 
 def annotation_change_faults(obj: Obj, old: Obj) -> Faults:
-    """Some annotations are for ever."""
+    """Some annotations are immutable."""
     now = obj["metadata"].get("annotations") or {}
     was = old["metadata"].get("annotations") or {}
     if now == was:
@@ -157,7 +157,7 @@ def _only_added(new: Obj, old: Obj) -> bool:
 
 
 def ephemeral_change_faults(spec: Obj, before: Obj) -> Faults:
-    """Ephemeral containers stay as they are once they are there."""
+    """Ephemeral containers do not change once they are added."""
     found: Faults = []
     now = {one.get("name"): one for one in spec.get("ephemeralContainers") or ()}
     for old in before.get("ephemeralContainers") or ():
@@ -181,7 +181,7 @@ def keep_but_ephemeral(obj: Obj, old: Obj) -> None:
 
 
 def keep_but_resources(obj: Obj, old: Obj) -> None:
-    """The ``resize`` subresource changes only what containers ask for."""
+    """The ``resize`` subresource changes only the resources of containers."""
     spec, before = obj.get("spec") or {}, old["spec"]
     for group in ("containers", "initContainers"):
         if len(spec.get(group) or ()) != len(before.get(group) or ()):

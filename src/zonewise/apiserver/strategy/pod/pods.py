@@ -81,7 +81,7 @@ class PodRules(Rules):
             changes.keep_but_resources(obj, old)
 
     def prepare_status(self, obj: Obj, old: Obj, context: StrategyContext) -> None:
-        """A status write cannot take away what only the server knows."""
+        """A status write cannot remove what only the server sets."""
         obj["metadata"].pop("ownerReferences", None)
         if old["metadata"].get("ownerReferences"):
             obj["metadata"]["ownerReferences"] = old["metadata"]["ownerReferences"]
@@ -101,7 +101,7 @@ class PodRules(Rules):
         _align(status)
 
     def grace(self, obj: Obj, asked: int | None, context: StrategyContext) -> int:
-        """Nobody has to finish a pod that never ran or has finished."""
+        """A pod that never ran or has finished needs no grace period."""
         spec = obj.get("spec") or {}
         seconds = asked if asked is not None else spec.get("terminationGracePeriodSeconds", 30)
         if not spec.get("nodeName") or (obj.get("status") or {}).get("phase") in FINISHED:
@@ -175,13 +175,13 @@ class PodRules(Rules):
 
 
 def _patient(spec: Obj) -> None:
-    """Nobody finishes in less than no time: a second is meant."""
+    """A negative grace period means one second."""
     if spec.get("terminationGracePeriodSeconds", 0) < 0:
         spec["terminationGracePeriodSeconds"] = 1
 
 
 def _align(status: Obj) -> None:
-    """``podIP`` is the first of ``podIPs``; a client may speak of either."""
+    """``podIP`` is the first of ``podIPs``; a client may set either."""
     one, many = status.get("podIP", ""), status.get("podIPs") or []
     if one and not many:
         status["podIPs"] = [{"ip": one}]

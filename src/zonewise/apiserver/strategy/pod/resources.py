@@ -1,4 +1,4 @@
-"""What containers ask for and may use."""
+"""Requests and limits of containers."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""What was judged before and found good.
+"""Cache of specs that passed validation before.
 
 Pods of one template are the same in all but their names, and an update mostly leaves the spec as it
-was. Judging a spec costs hundreds of tests; remembering that its very bytes passed costs one hash.
-Only good outcomes are remembered, so a fault is always found anew, with its path. The digest is a
-cryptographic one: whoever can choose a spec cannot make it pass for another.
+was. Validating a spec costs hundreds of checks; recognising that its very bytes passed costs one
+hash. Only valid specs are cached, so a fault is always found again, with its path. The digest is a
+cryptographic one: a client that can choose a spec cannot make it pass for another.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _encode = msgspec.json.Encoder().encode
 
 
 class ValidatedCache:
-    """A bounded set of digests; when it is full, the older half goes."""
+    """A bounded set of digests; when it is full, the older half is dropped."""
 
     def __init__(self) -> None:
         self._digests: dict[bytes, None] = {}
 
     def digest(self, *parts: Any) -> bytes | None:
-        """What stands for these JSON values; None where they are too large to be remembered."""
+        """The digest of these JSON values; None where they are too large to be remembered."""
         text = _encode(parts)
         return blake2b(text, digest_size=16).digest() if len(text) <= LARGEST else None
 

@@ -1,7 +1,7 @@
 """What is allowed about pods but probably not meant, or not for much longer: Warning headers.
 
 Only objects that are accepted are warned of. Most pods have nothing of all this, so every check
-starts with the question whether its field is there.
+first tests whether its field is set.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ class StorageClassRules(Rules):
     """The rules of StorageClasses."""
 
     def warn(self, obj: Obj, old: Obj | None, context: StrategyContext) -> None:
-        """Labels that nodes will not have for ever."""
+        """Deprecated labels of nodes."""
         context.warnings.extend(class_warnings(obj))
 
     def validate(self, obj: Obj, context: StrategyContext) -> Faults:
@@ -135,7 +135,7 @@ class DriverNodeRules(Rules):
         return found
 
     def validate_update(self, obj: Obj, old: Obj, context: StrategyContext) -> Faults:
-        """A driver comes and goes as a whole; only how many volumes it can take may change."""
+        """A driver is added or removed as a whole; only its volume limit may change."""
         before = {one.get("name"): one for one in (old.get("spec") or {}).get("drivers") or ()}
         found: Faults = []
         for driver in (obj.get("spec") or {}).get("drivers") or ():
@@ -162,7 +162,7 @@ class CapacityRules(Rules):
         return found + selector_faults(obj.get("nodeTopology"), "nodeTopology")
 
     def validate_update(self, obj: Obj, old: Obj, context: StrategyContext) -> Faults:
-        """Whose capacity it is stays."""
+        """The class and topology of a capacity do not change."""
         keys = ("nodeTopology", "storageClassName")
         return _immutable(obj, old, *keys) + self.validate(obj, context)
 

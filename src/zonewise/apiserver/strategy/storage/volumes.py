@@ -57,7 +57,7 @@ class VolumeRules(Rules):
     """The rules of PersistentVolumes."""
 
     def warn(self, obj: Obj, old: Obj | None, context: StrategyContext) -> None:
-        """Annotations that are fields now, and sources that are gone."""
+        """Annotations that are fields now, and removed sources."""
         context.warnings.extend(volume_warnings(obj))
 
     def prepare_create(self, obj: Obj, context: StrategyContext) -> None:
@@ -65,7 +65,7 @@ class VolumeRules(Rules):
         obj["status"] = {"phase": "Pending", "lastPhaseTransitionTime": context.now}
 
     def prepare_status(self, obj: Obj, old: Obj, context: StrategyContext) -> None:
-        """Whoever changes the phase may say since when; the server knows it anyway."""
+        """A change of the phase may set its time; otherwise the server does."""
         status, before = obj.setdefault("status", {}), old.get("status") or {}
         since = "lastPhaseTransitionTime"
         if status.get("phase") != before.get("phase"):
@@ -105,7 +105,7 @@ class ClaimRules(Rules):
         context.warnings.extend(claim_warnings(obj))
 
     def prepare_create(self, obj: Obj, context: StrategyContext) -> None:
-        """A new claim waits; what it is filled from stands in both of the fields for it."""
+        """A new claim waits; its source is in both of the fields for it."""
         obj["status"] = {"phase": "Pending"}
         spec = obj.setdefault("spec", {})
         _drop_sources(spec)
@@ -116,7 +116,7 @@ class ClaimRules(Rules):
             spec["dataSource"] = dict(reference)
 
     def prepare_update(self, obj: Obj, old: Obj, context: StrategyContext) -> None:
-        """A source that the server does not know of is not there."""
+        """A source that the server does not support is dropped."""
         spec, before = obj.setdefault("spec", {}), old.get("spec") or {}
         if before.get("dataSource") is None and before.get("dataSourceRef") is None:
             _drop_sources(spec)
@@ -127,7 +127,7 @@ class ClaimRules(Rules):
         return claim_spec_faults(spec, "spec") + _filling_faults(spec)
 
     def validate_update(self, obj: Obj, old: Obj, context: StrategyContext) -> Faults:
-        """A claim that is not bound may be given a volume; one that is may ask for more."""
+        """An unbound claim may be given a volume; a bound one may request more."""
         spec, before = obj.get("spec") or {}, old.get("spec") or {}
         found = self.validate(obj, context)
         bound = (old.get("status") or {}).get("phase") == "Bound"

@@ -36,7 +36,7 @@ class AutoscalerRules(Rules):
         return self.validate(obj, context) + _group_faults(obj.get("spec") or {})
 
     def validate_update(self, obj: Obj, old: Obj, context: StrategyContext) -> Faults:
-        """One that never named a group goes on."""
+        """One that never named a group stays valid."""
         found = self.validate(obj, context)
         if _group_faults(old["spec"]):
             return found
@@ -158,7 +158,7 @@ def _source(source: Obj, kind: str, path: str) -> Faults:
 
 
 def _enough(target: Obj, kind: str, path: str) -> Faults:
-    """Each source wants one of two ways to say how much."""
+    """Each source requires one of two kinds of target value."""
     value, average = target.get("value"), target.get("averageValue")
     portion = target.get("averageUtilization")
     if kind == "pods":

@@ -31,7 +31,7 @@ class BudgetRules(Rules):
         return names.path_segment(name)
 
     def prepare_create(self, obj: Obj, context: StrategyContext) -> None:
-        """Nobody counted yet, so nothing may be evicted."""
+        """Nothing is counted yet, so nothing may be evicted."""
         obj["status"] = dict.fromkeys(COUNTS, 0)
 
     def validate(self, obj: Obj, context: StrategyContext) -> Faults:

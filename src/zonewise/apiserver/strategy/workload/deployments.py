@@ -184,7 +184,7 @@ class ReplicaSetRules(_Replicated):
 
 
 class ReplicationControllerRules(_Replicated):
-    """The rules of ReplicationControllers; their pods outlive them unless somebody says no."""
+    """The rules of ReplicationControllers; their pods are orphaned by default."""
 
     default_policy = "Orphan"
     selectable = frozenset({"status.replicas"})

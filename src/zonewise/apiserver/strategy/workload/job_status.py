@@ -1,4 +1,4 @@
-"""What the status of a Job may say: a finished job does not come back, and counts do not shrink.
+"""What the status of a Job may say: a finished job stays finished, and counts do not shrink.
 
 Most checks apply only where the fields they are about have changed, so that a status that was
 stored can always be written again.

@@ -37,7 +37,7 @@ _DOMAIN_PATH = re.compile(r"[A-Za-z0-9/\-._~%!$&'()*+,;=:]+\Z", re.ASCII)
 
 
 class JobRules(Rules):
-    """The rules of Jobs; what they made outlives them unless somebody says no."""
+    """The rules of Jobs; their pods are orphaned by default."""
 
     default_policy = "Orphan"
     selectable = frozenset({"status.successful"})
@@ -47,14 +47,14 @@ class JobRules(Rules):
         return {"status.successful": str((obj.get("status") or {}).get("succeeded", 0))}
 
     def prepare_create(self, obj: Obj, context: StrategyContext) -> None:
-        """A job that names no pods of its own gets labels and a selector that nobody shares."""
+        """A job without a manual selector gets unique labels and a selector for them."""
         obj["status"] = {}
         spec, meta = obj.setdefault("spec", {}), obj["metadata"]
         if spec.get("manualSelector"):
             return
         labels = spec.setdefault("template", {}).setdefault("metadata", {}).setdefault("labels", {})
         shared = bool(labels) and meta.get("labels") == labels
-        # Labels of the job that come from the generated ones are nobody's fault: they are set last.
+        # Faults in labels copied from the generated ones are not the client's: they are set last.
         meta.setdefault("labels", {})
         for key in NAME_LABELS:
             labels.setdefault(key, meta.get("name", ""))

@@ -91,7 +91,7 @@ class CronJobs:
         return steps.again
 
     async def _make(self, key: Key, cron: CronJob, due: datetime) -> Object | None:
-        """The Job of a moment, made now or before; None if it is somebody else's."""
+        """The Job of a moment, made now or before; None if the name is another owner's."""
         name = job_name(cron, due)
         try:
             made = await self._client.create(_draft(cron, name, due))

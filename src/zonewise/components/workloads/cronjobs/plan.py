@@ -1,12 +1,12 @@
 """What is to be done about a CronJob now. Pure.
 
 Of the moments that were due since the last Job, only the latest counts, and only if it is not older
-than ``startingDeadlineSeconds``. A Job is named after its minute, so it is made once whoever tries
-how often. ``Forbid`` waits until the one before is over, ``Replace`` deletes it, ``Allow`` does not
-care. Finished Jobs beyond the limits of successes and failures go, the oldest first.
+than ``startingDeadlineSeconds``. A Job is named after its minute, so it is made once however often
+it is tried. ``Forbid`` waits until the one before is over, ``Replace`` deletes it, ``Allow``
+ignores it. Finished Jobs beyond the limits of successes and failures are deleted, the oldest first.
 
-The status is rebuilt from the Jobs that are there: those under way, the last moment a Job was made
-for, and when one last succeeded.
+The status is rebuilt from the existing Jobs: the active ones, the last moment a Job was made for,
+and when one last succeeded.
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ def _latest(schedule: Schedule, earliest: datetime, now: datetime) -> tuple[date
         return first, 0
     pause = second - first
     missed = int((now - first) / pause) + 1
-    # Years of missed moments are not gone through one by one.
+    # Years of missed moments are not walked one by one.
     moment = schedule.next(first + (missed - 2) * pause)
     latest: datetime | None = None
     while moment is not None and moment <= now:

@@ -1,13 +1,13 @@
-"""Which nodes a DaemonSet means, and how its pods are tied to them.
+"""Which nodes a DaemonSet selects, and how its pods are tied to them.
 
-A node is meant if the template's node selector and required node affinity select it and its taints
-are tolerated; then a pod *should run* there. Where only a taint that keeps newcomers off came
-later, a pod that is there *may stay*. Resources, ports and spread are the scheduler's business: the
-pod is made and waits.
+A node is eligible if the template's node selector and required node affinity select it and its
+taints are tolerated; then a pod *should run* there. Where only a NoSchedule taint was added later,
+an existing pod *may stay*. Resources, ports and spread are left to the scheduler: the pod is made
+and waits.
 
-Daemons are there to serve a node in trouble, too, so their pods tolerate what the node lifecycle
-puts on such nodes. A pod is tied to its node by its name, in place of the template's own required
-node affinity, and the scheduler binds it.
+Daemons also have to serve unhealthy nodes, so their pods tolerate the taints of the node lifecycle.
+A pod is tied to its node by its name, in place of the template's own required node affinity, and
+the scheduler binds it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """Whether a pod should run on a node, and whether one that is there may stay."""
+    """Whether a pod should run on a node, and whether an existing one may stay."""
 
     run: bool
     stay: bool
@@ -55,7 +55,7 @@ _NO_MORE = Fit(False, True)
 
 @dataclass(frozen=True, slots=True)
 class NodePlacement:
-    """Where the pods of a template may be; compiled, as many nodes are asked about."""
+    """Where the pods of a template may be; compiled, as many nodes are checked."""
 
     node: str
     labels: Selector

@@ -1,20 +1,20 @@
-"""Which pods of a DaemonSet come and go, node by node.
+"""Which pods of a DaemonSet are created and deleted, node by node.
 
 First every node gets what it should have: a pod where one should run and none is; none where none
 may be; not two where one is enough; none that has finished. Only when nothing of that is left to do
-may pods be exchanged for an update, so that a rollout never competes with repairs.
+may pods be replaced for an update, so that a rollout never competes with repairs.
 
-*Without surge* an outdated pod is taken down and the new one is made when it is gone. Pods that are
-unavailable anyway go at once; of the available ones so many go that no more than ``maxUnavailable``
-nodes are without, and whoever is down for another reason counts. *With surge* the new pod is made
-beside the old one, on ``maxSurge`` nodes at a time, and the old one goes when the new one is
-available, or when it is not ready itself. A node that newcomers are kept off gets no new pod; its
-old one goes once enough others are available.
+*Without surge* an outdated pod is deleted and the new one is made when that is done. Pods that are
+unavailable anyway are deleted at once; of the available ones so many that no more than
+``maxUnavailable`` nodes are without, and nodes that are down for another reason count. *With surge*
+the new pod is made beside the old one, on ``maxSurge`` nodes at a time, and the old one is deleted
+when the new one is available, or when it is not ready itself. A node with a NoSchedule taint gets
+no new pod; its old one is deleted once enough others are available.
 
-A pod that failed is replaced with a growing pause per node, or a kubelet that refuses it would be
-asked in a hot loop; ``resting`` names the nodes that have to wait.
+A pod that failed is replaced with a growing pause per node, or a kubelet that refuses it would
+cause a hot loop; ``resting`` names the nodes that have to wait.
 
-Nodes are gone through by name, and time is an argument.
+Nodes are processed by name, and time is an argument.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Cause = Literal["failed", "succeeded", "misplaced", "surplus"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonSetRule:
-    """What a DaemonSet asks for; a pod is updated if it has the revision or the generation."""
+    """What a DaemonSet specifies; a pod is updated if it has the revision or the generation."""
 
     revision: str
     generation: str = ""
@@ -89,7 +89,7 @@ class DaemonSetPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonSetCounts:
-    """What a status tells."""
+    """The counts of a status."""
 
     desired: int = 0
     current: int = 0
@@ -186,7 +186,7 @@ def _settle(
 def _pair(
     rule: DaemonSetRule, spot: Spot, running: list[Pod], decision: DaemonSetPlan, *, now: float
 ) -> None:
-    """Leave one pod of each kind; the old one goes when it is no use any more."""
+    """Leave one pod of each kind; the old one is deleted when it is no longer needed."""
     new = [pod for pod in running if pod.metadata.labels.get(REVISION_LABEL) == rule.revision]
     old = [pod for pod in running if pod.metadata.labels.get(REVISION_LABEL) != rule.revision]
     decision.departures += [
@@ -249,7 +249,7 @@ def _beside(
         if not old:
             continue
         if new:
-            # An old pod beside an available new one is gone before updates are looked at.
+            # An old pod beside an available new one is deleted before updates are planned.
             surging += 1
         elif not spot.fit.run:
             if up[0]:

@@ -1,12 +1,12 @@
-"""What a Deployment says about itself: counts and conditions.
+"""The status of a Deployment: counts and conditions.
 
-*Available* is whether enough pods are. *Progressing* tells a rollout's story: a ReplicaSet was
-created, its pods come, all is done, or nothing has moved for longer than the progress deadline. A
-done rollout stays done when a pod fails later. *ReplicaFailure* is a ReplicaSet's complaint, handed
-on.
+*Available* is whether enough pods are. *Progressing* is the progress of a rollout: a ReplicaSet was
+created, its pods start, it is complete, or nothing has changed for longer than the progress
+deadline. A complete rollout stays complete when a pod fails later. *ReplicaFailure* is copied from
+a ReplicaSet.
 
-A condition that says the same again is left as it is, times included; one that changes goes to the
-end of the list, and keeps the time of its transition if only its reason changed.
+A condition that does not change is left as it is, times included; one that changes goes to the end
+of the list, and keeps the time of its transition if only its reason changed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def status_of(
 ) -> DeploymentStatus:
     """The status after a pass.
 
-    ``created`` is the name of a ReplicaSet made in this pass; ``scaling`` passes tell nothing about
+    ``created`` is the name of a ReplicaSet made in this pass; ``scaling`` passes say nothing about
     a rollout's progress.
     """
     conditions = _paused(deployment, now)

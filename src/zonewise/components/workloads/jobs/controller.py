@@ -1,15 +1,15 @@
 """The Job controller: pods that run until enough of them have succeeded.
 
-``plan`` decides; here its steps are taken in their order, because a pod may be counted neither
-twice nor never: pods, status, finalizers, status again. A write that fails ends the pass, and the
-next one finds out from the objects how far it came.
+``plan`` decides; here its steps are carried out in order, because each pod must be counted exactly
+once: pods, status, finalizers, status again. A write that fails ends the pass, and the next one
+continues from the state of the objects.
 
-*Gathered*: changes of pods wake their Job after a moment, so that a hundred pods that end together
-are one pass. *Waited for*: a pass begins only when the stores show what the one before wrote.
-*Expired*: a finished Job with ``ttlSecondsAfterFinished`` is deleted when its time is over.
+*Batched*: changes of pods enqueue their Job after a moment, so that a hundred pods that end
+together are one pass. *Waited for*: a pass begins only when the stores show what the one before
+wrote. *Expired*: a finished Job with ``ttlSecondsAfterFinished`` is deleted when its time is over.
 
-Pods whose Job is gone, or which somebody took away from it, lose the tracking finalizer; nobody
-else would take it from them.
+Pods whose Job is deleted, or which are no longer controlled by it, lose the tracking finalizer;
+nothing else would remove it.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ class Jobs:
         return missing, failure
 
     async def _release(self, key: Key, pods: Iterable[Pod]) -> None:
-        """Take the tracking finalizer from pods; who is gone has none."""
+        """Remove the tracking finalizer from pods; a deleted one has none."""
 
         async def release(pod: Pod) -> None:
             changed = await _untrack(self._context, pod)
@@ -238,7 +238,7 @@ class Jobs:
 
 
 async def _untrack(context: ComponentContext, pod: Pod) -> Pod | None:
-    """Take the tracking finalizer from a pod; what it is then, or None if it is gone."""
+    """Remove the tracking finalizer from a pod; returns the pod, or None if it is deleted."""
     body = {
         "metadata": {
             "uid": pod.metadata.uid,
@@ -256,7 +256,7 @@ def _place(pod: Pod) -> tuple[str, str]:
 
 
 def _draft(job: Job, birth: Birth) -> Draft:
-    """A pod of a Job; with an index it knows it by label, annotation, variable and name."""
+    """A pod of a Job; an index is in its label, annotation, variable and name."""
     if birth.index is None:
         return draft(job.spec.template, job, finalizers=(TRACKING,))
     number = str(birth.index)
@@ -282,7 +282,7 @@ def _draft(job: Job, birth: Birth) -> Draft:
 
 
 def _body(status: JobStatus) -> dict[str, object]:
-    """A status as a merge patch: what is not there is taken away."""
+    """A status as a merge patch: what is absent is removed."""
     noted = status.uncounted_terminated_pods or UncountedPods()
     return {
         "active": status.active or None,

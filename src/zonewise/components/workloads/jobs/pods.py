@@ -76,7 +76,7 @@ def number(pod: Pod, annotation: str) -> int:
 
 
 def later(pod: Pod, than: Pod) -> bool:
-    """Whether a failed pod of an index came after another one."""
+    """Whether a failed pod of an index is later than another one."""
 
     def rank(one: Pod) -> tuple[int, float]:
         return number(one, FAILURES) + number(one, IGNORED), finished_at(one)

@@ -1,9 +1,9 @@
-"""How many pods a ReplicaSet has, how many it should have, and what it says about them.
+"""How many pods a ReplicaSet has, how many it should have, and its status.
 
-A ReplicaSet's size is ``spec.replicas``, unless its Deployment asks it to shrink: see
-``zonewise.components.workloads.deployments.rollout`` for why that is asked by an annotation.
-``aim`` is the size in either case. While the annotation is there, ``spec.replicas`` follows the
-pods down (``lowered``): it is what the ReplicaSet still holds, never less.
+A ReplicaSet's size is ``spec.replicas``, unless its Deployment requests that it shrink: see
+``zonewise.components.workloads.deployments.rollout`` for why that is requested by an annotation.
+``aim`` is the size in either case. While the annotation exists, ``spec.replicas`` follows the pods
+down (``lowered``): it is what the ReplicaSet still holds, never less.
 """
 
 from __future__ import annotations

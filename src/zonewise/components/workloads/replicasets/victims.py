@@ -1,15 +1,15 @@
-"""Which pods of a ReplicaSet go first.
+"""Which pods of a ReplicaSet are removed first.
 
 The order is Kubernetes' own, from the most to the least dispensable: not on a node yet; phase
 Pending, then Unknown, then Running; not Ready; lower deletion cost; on the node with more pods of
 the same Deployment; ready for a shorter time; restarted more often; younger.
 
 Times are compared by their logarithm: between pods that are about equally old (within a factor of
-two) it is left to their uids, which are random. Otherwise the youngest would always go, and with
-them, after a zone came back, all that had just been placed there.
+two) it is left to their uids, which are random. Otherwise the youngest would always be removed, and
+with them, after a zone came back, all that had just been placed there.
 
 "On the same node" counts the pods of all ReplicaSets of the Deployment, so that the old ones make
-room where the new ones are. A ReplicaSet that belongs to nobody has no such neighbours.
+room where the new ones are. For a ReplicaSet without an owner this does not count.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def ranked(pods: Iterable[Pod], *, related: Iterable[Pod] = (), now: float) -> l
 
 
 def deletion_cost(pod: Pod) -> int:
-    """What a pod's annotation says losing it would cost; nonsense costs nothing."""
+    """A pod's deletion cost by its annotation; 0 if that is not valid."""
     text = pod.metadata.annotations.get(COST, "")
     if not _COST.fullmatch(text):
         return 0

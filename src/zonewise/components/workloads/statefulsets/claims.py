@@ -1,20 +1,20 @@
-"""The claims of a StatefulSet's pods: their names, what they are made from, and whose they are.
+"""The claims of a StatefulSet's pods: their names, templates and owners.
 
 A pod's claims are named after template, set and number, so the pod that takes a number takes its
-volumes, too. Nobody deletes them; they are *given away* instead, by an owner reference, and the
-garbage collector does the rest:
+volumes, too. They are not deleted here; they *get an owner reference* instead, and the garbage
+collector does the rest:
 
 ==============  ===============  =====================================
 when scaled     when deleted     owner
 ==============  ===============  =====================================
-Retain          Retain           nobody
+Retain          Retain           none
 Retain          Delete           the set
 Delete          Retain           the pod, once its number is condemned
 Delete          Delete           the same, and the set before that
 ==============  ===============  =====================================
 
-A claim that names a set or pod of that name with another uid belongs to the past: it is about to be
-collected, and left alone. Where another controller manages a claim, the policy is ignored.
+A claim that names a set or pod of that name with another uid belongs to a predecessor: it is about
+to be collected, and left alone. Where another controller manages a claim, the policy is ignored.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def scaled_policy(group: StatefulSet) -> str:
 
 
 def conflicting(claim: PersistentVolumeClaim, group: StatefulSet, pod: Pod) -> bool:
-    """Whether somebody else manages a claim that the policy would give away."""
+    """Whether another controller manages a claim that the policy would give an owner."""
     if scaled_policy(group) == RETAIN and _deleted_policy(group) == RETAIN:
         return False
     _, others = _sorted(claim, group, pod)

@@ -1,7 +1,7 @@
-"""What Ceph's own maps say about pools. Pure: answers of the monitor in, facts out.
+"""What Ceph's own maps say about pools. Pure.
 
-A pool's rule names where its data may be (``take``), and below that are OSDs, up or not. So it can
-be said which domain a pool really is in, whether anything of it is alive, and how much of it.
+A pool's rule names where its data may be (``take``), and below that are OSDs, up or not. From that
+follows which domain a pool really is in, whether any of it is alive, and how much.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class CephPool:
 
     @property
     def state(self) -> PoolState:
-        """What placement wants to know. Space is Ceph's to watch over: volumes are thin."""
+        """What placement needs. Ceph enforces space itself: volumes are thin."""
         return PoolState(
             capacity=0 if self.full else self.available,
             health=Fraction(self.up, self.osds) if self.osds else Fraction(0),

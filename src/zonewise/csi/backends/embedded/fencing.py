@@ -1,15 +1,15 @@
-"""Who has an image, and how everybody is shut out of it: on one machine.
+"""Which node has an image, and how it is fenced: on one machine.
 
-The holder is an attribute of the image file, so it goes where the image goes. It counts only while
-the image is attached to a device: after a reboot nobody has anything.
+The holder is an attribute of the image file, so it moves with the image. It counts only while the
+image is attached to a device: after a reboot there are no holders.
 
-Shutting out is done in three steps, because the kernel takes no device from whoever uses it:
+Fencing takes three steps, because the kernel does not take a device from its users:
 
 1. every file system on the image is shut down: what is written is on the image, and from then on
-   each write of those who still have files open is refused by the kernel;
-2. its mounts are detached, busy or not, and the device with them if nobody holds it;
-3. if somebody does (an open file, an open device), the image is replaced by a copy of itself under
-   the same name. The old device leads to the old file, which nobody else will ever see.
+   the kernel refuses writes to files that are still open;
+2. its mounts are detached, busy or not, and the device with them if nothing holds it;
+3. if something does (an open file, an open device), the image is replaced by a copy of itself under
+   the same name. The old device leads to the old file, which is never used again.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Find = Callable[[Path], list[Path]]
 
 
 def read_holder(image: Path) -> VolumeHolder | None:
-    """Who wrote down to have it; None if nobody did, or the file system keeps no attributes."""
+    """The recorded holder; None if there is none, or the file system keeps no attributes."""
     try:
         return VolumeHolder.read(os.getxattr(image, HOLDER).decode(errors="replace"))
     except OSError:
@@ -46,7 +46,7 @@ def read_holder(image: Path) -> VolumeHolder | None:
 
 
 def write_holder(image: Path, holder: VolumeHolder | None) -> None:
-    """Write it down, where the file system can; None is nobody."""
+    """Record the holder, where the file system can; None removes it."""
     with suppress(OSError):
         if holder is None:
             os.removexattr(image, HOLDER)
@@ -55,7 +55,7 @@ def write_holder(image: Path, holder: VolumeHolder | None) -> None:
 
 
 def shut_out(image: Path, find: Find) -> None:
-    """Shut out everybody who has an image; raises OSError."""
+    """Fence every user of an image; raises OSError."""
     for device in find(image):
         there = mounts.of_device(device)
         stopped: set[tuple[int, int]] = set()
@@ -76,7 +76,7 @@ def shut_out(image: Path, find: Find) -> None:
 
 
 def replace(image: Path) -> None:
-    """Put a copy in an image's place, with all its attributes: who has the old file keeps that."""
+    """Put a copy in an image's place, with all its attributes: open files stay on the old one."""
     fresh = image.with_name(image.name + REPLACING)
     fresh.unlink(missing_ok=True)
     try:

@@ -1,7 +1,7 @@
 """The file systems of images: recognised, made, grown.
 
 What is on an image is decided by its own bytes: a file without any data was never used, so a file
-system may be made; known marks name one; anything else is somebody's data and is not touched.
+system may be made; known signatures name one; anything else is user data and is not touched.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def make(file_system: str, file: Path, options: Sequence[str] = ()) -> None:
 
 
 def grow_mounted(file_system: str, device: Path, target: Path) -> bool:
-    """Grow a mounted file system; False if this kernel lets nobody do that."""
+    """Grow a mounted file system; False if this kernel does not allow that."""
     if file_system == XFS:
         _run("xfs_growfs", str(target))
         return True
@@ -109,7 +109,7 @@ def grow_unmounted(file_system: str, device: Path) -> None:
 
 
 def short(file: Path) -> bool:
-    """Whether a file system is smaller than what it lies on.
+    """Whether a file system is smaller than its device.
 
     A little less is normal: mkfs leaves out a last group that would be too small to be of use.
     """

@@ -1,7 +1,7 @@
 """Mounts of this mount namespace: made, found and removed.
 
 What is mounted where is read from the kernel each time, never remembered: a killed program, a
-rebooted machine or an administrator's ``umount`` leave us with nothing wrong to believe.
+rebooted machine or an administrator's ``umount`` leave no stale state.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def mount(source: Path, target: Path, file_system: str, options: Iterable[str]) 
 def bind(source: Path, target: Path, *, readonly: bool) -> None:
     """Show a file or folder at a second path; raises OSError and leaves nothing behind then.
 
-    That it cannot be written is said by a second call, because the kernel ignores it in the first.
+    Read-only takes a second call, because the kernel ignores it in the first.
     """
     _mount(os.fsencode(source), target, None, BIND, b"")
     if not readonly:
@@ -141,7 +141,7 @@ def detach(target: Path) -> None:
 
 
 def parsed(options: Iterable[str]) -> tuple[int, list[str]]:
-    """Mount options as the kernel wants them: flags, and words for the file system."""
+    """Mount options for the kernel: flags, and words for the file system."""
     flags, data = 0, []
     for word in (part.strip() for option in options for part in option.split(",")):
         if word in _FLAGS:
@@ -177,7 +177,7 @@ def _mounted(fields: list[bytes]) -> Mounted:
 
 
 def _is_device(one: Mounted, number: int) -> bool:
-    """Whether a device's own file is what is mounted; only such mounts can be, so few are asked."""
+    """Whether a device's own file is what is mounted; few mounts can be, so few are read."""
     if one.file_system not in ("devtmpfs", "tmpfs") or one.root == "/":
         return False
     try:
