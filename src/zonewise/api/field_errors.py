@@ -17,7 +17,7 @@ from zonewise.api.resource import Resource
 
 VALUE_LIMIT = 10_000
 FAULT_LIMIT = 500
-"""A body of 3 MiB can be wrong in a hundred thousand ways; nobody reads them all."""
+"""A body of 3 MiB can have a hundred thousand faults; reporting them all helps no one."""
 
 
 def required(field: str, detail: str = "") -> StatusCause:

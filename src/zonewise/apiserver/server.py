@@ -79,7 +79,7 @@ SYSTEM = User("system:apiserver", (MASTERS, AUTHENTICATED))
 NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
 
 DUAL_STACK = ("10.96.0.0/16", "fd00:10:96::/112")
-"""Both families: with the kubelets' own networks, every kind of Service can live here."""
+"""Both families: with the kubelets' own networks, every kind of Service works here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +136,7 @@ class ApiServer:
             (*plugins.mutating, ranges.give),
             (*plugins.validating, ranges.check, self._quotas.admit),
             self._webhooks,
+            wait=plugins.default_account,
         )
         self.writer = Writer(
             registry=self.registry,
@@ -381,7 +382,7 @@ class ApiServer:
         return bodies.decode_stored(entry.raw) if entry else None
 
     def _every(self, storage: str) -> Iterable[Obj]:
-        """All objects of one of the few kinds that defaults come from; nobody may change them."""
+        """All objects of one of the few kinds that defaults come from; read-only."""
         found = self._listed.get(storage)
         if found is None:
             entries = self.state.list(storage).entries

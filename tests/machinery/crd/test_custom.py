@@ -55,6 +55,18 @@ def rule(text: str, **more: Any) -> dict[str, Any]:
             (),
         ),
         (
+            {
+                "e": {
+                    "type": "object",
+                    "x-kubernetes-embedded-resource": True,
+                    "properties": {"apiVersion": {**TEXT, "default": "v1"}},
+                }
+            },
+            {"e": {"kind": "Pod"}},
+            {"e": {"apiVersion": "v1", "kind": "Pod"}},
+            (),
+        ),
+        (
             {"m": {"type": "object", "additionalProperties": {"type": "object"}}},
             {"m": {"k": {"x": 1}}},
             {"m": {"k": {}}},
@@ -96,6 +108,25 @@ def test_defaults_are_copies() -> None:
 
 def reasons(kind: Any, new: dict[str, Any], old: dict[str, Any] | None = None) -> list[str]:
     return [f"{fault.reason} {fault.field}" for fault in resource_faults(kind, new, old)]
+
+
+@pytest.mark.parametrize(
+    ("step", "number", "fits"),
+    [
+        (0.5, 3.5, True),
+        (0.5, 3.25, False),
+        (0.5, 1e308, False),
+        pytest.param(0.5, 10**400, False, id="halves-of-a-huge-one"),
+        pytest.param(2, 10**400, True, id="a-huge-even-one"),
+        (0, 4, False),
+        (0.0, 3.5, False),
+        (-2, 4, False),
+    ],
+)
+def test_multiples_of_any_number(step: float, number: float, fits: bool) -> None:
+    """A number is a multiple or is refused, however large it is and whatever the schema asks."""
+    kind = type_of(schema(a={"type": "number", "multipleOf": step}))
+    assert reasons(kind, thing(a=number)) == ([] if fits else ["FieldValueInvalid spec.a"])
 
 
 def test_faults_in_what_did_not_change_are_forgiven() -> None:

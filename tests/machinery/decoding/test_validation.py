@@ -157,6 +157,25 @@ def test_deep_nesting_is_refused() -> None:
             decode(POD, body)
 
 
+@pytest.mark.parametrize("odd", [b"1e400", b'"\xff"'])
+@pytest.mark.parametrize("depth", [250, 600, 900])
+def test_deep_nesting_is_refused_of_bodies_that_are_read_slowly(depth: int, odd: bytes) -> None:
+    """A byte that is not UTF-8, or a number no float holds, changes nothing about that."""
+    body = b'{"metadata":' * depth + odd + b"}" * depth
+    with pytest.raises(NotJSON, match="exceeded max depth"):
+        decode(POD, body)
+
+
+def test_numbers_no_float_holds_are_refused() -> None:
+    """No infinity is stored, which JSON has not: custom resources refuse it, types name it."""
+    kind = type_of(SCHEMA, metadata=META)
+    for body in (b'{"spec":{"free":[1e400]}}', b'{"spec":{"free":{"x":-1e400}}}'):
+        with pytest.raises(NotJSON, match=r"cannot unmarshal number -?1e400 into .* float64"):
+            decode_custom(kind, META, body)
+    with pytest.raises(WrongType, match=r"1e400 into Go struct field .* of type int64"):
+        decode(POD, b'{"spec":{"terminationGracePeriodSeconds":1e400}}')
+
+
 def test_years_python_cannot_tell_are_refused() -> None:
     """The year 0 is a year for Go and not for us: a refusal, never a failure."""
     body = b'{"metadata":{"creationTimestamp":"0000-01-01T00:00:00Z"}}'

@@ -14,7 +14,7 @@ from zonewise.machinery.fields.apply import LAST_APPLIED, applied
 from zonewise.machinery.fields.comparison import Mistyped, compare, fields_of
 from zonewise.machinery.fields.fieldset import paths, text
 from zonewise.machinery.fields.managed_fields import (
-    Entry,
+    ManagedFieldsEntry,
     VersionView,
     Write,
     decode,
@@ -83,7 +83,7 @@ def write(manager: str, second: int = 0, **facts: Any) -> Write:
     )
 
 
-def owners(entries: list[Entry]) -> dict[str, list[str]]:
+def owners(entries: list[ManagedFieldsEntry]) -> dict[str, list[str]]:
     return {
         entry["manager"] + "/" + entry["operation"]: [text(p) for p in paths(entry["fieldsV1"])]
         for entry in entries
@@ -96,7 +96,7 @@ class Server:
     def __init__(self) -> None:
         self.live: dict[str, Any] | None = None
 
-    def keep(self, value: dict[str, Any], entries: list[Entry]) -> dict[str, Any]:
+    def keep(self, value: dict[str, Any], entries: list[ManagedFieldsEntry]) -> dict[str, Any]:
         metadata = {k: v for k, v in value["metadata"].items() if k != "managedFields"}
         self.live = {**value, "metadata": {**metadata, "managedFields": entries}}
         return self.live
@@ -184,7 +184,7 @@ def test_status_and_main_resource_do_not_own_each_others_fields() -> None:
 
 
 @pytest.mark.parametrize("sent", [[], [{}]])
-def test_managers_can_be_forgotten(sent: list[Entry]) -> None:
+def test_managers_can_be_forgotten(sent: list[ManagedFieldsEntry]) -> None:
     """An empty list, or a list of one empty entry, resets; afterwards only apply tracks again."""
     server = Server()
     live = server.put("ann", {"replicas": 1})
@@ -210,7 +210,7 @@ def test_sent_managers_count_only_through_the_main_resource() -> None:
     assert owners(updated(write("ben", subresource="status"), live, new)) == {
         "ann/Update": [".spec.replicas"]
     }
-    wrongs: list[Entry] = [
+    wrongs: list[ManagedFieldsEntry] = [
         {"operation": "x"},
         {"manager": 5},
         {"fieldsV1": {"x": {}}},

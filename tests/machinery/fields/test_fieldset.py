@@ -16,11 +16,11 @@ PATHS = st.lists(st.sampled_from(ELEMENTS), min_size=1, max_size=4).map(tuple)
 SETS = st.frozensets(PATHS, max_size=12)
 
 
-def tree(paths: frozenset[tuple[str, ...]]) -> fieldset.Fields:
+def tree(paths: frozenset[tuple[str, ...]]) -> fieldset.FieldsV1:
     return fieldset.of_paths(sorted(paths))
 
 
-def members(fields: fieldset.Fields) -> frozenset[tuple[str, ...]]:
+def members(fields: fieldset.FieldsV1) -> frozenset[tuple[str, ...]]:
     found = list(fieldset.paths(fields))
     assert len(found) == len(set(found))
     return frozenset(found)

@@ -1,8 +1,8 @@
-"""What a pod's status says, for all who ask.
+"""What a pod's status says, in one place.
 
-A pod has *finished* when its containers ended for good; nothing brings it back. It is *active*
-while it neither has finished nor is about to go. *Ready* is what the condition says and nothing
-else: a pod without one is not.
+A pod has *finished* when its containers ended for good; it never runs again. It is *active* while
+it neither has finished nor is terminating. *Ready* is what the condition says and nothing else: a
+pod without one is not.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ FINISHED = frozenset({"Succeeded", "Failed"})
 """Phases that are not left again."""
 
 DISRUPTION_TARGET = "DisruptionTarget"
-"""The type of the condition that says that a pod is about to be taken down, and by whom."""
+"""The type of the condition that says that a pod is about to be deleted, and why."""
 
 
 def finished(pod: Pod) -> bool:
@@ -35,7 +35,7 @@ def readiness(pod: Pod) -> PodCondition | None:
 
 
 def ready_since(pod: Pod) -> str | None:
-    """Since when a pod is Ready, "" if nobody says; None while it is not."""
+    """Since when a pod is Ready, "" if unknown; None while it is not."""
     condition = readiness(pod)
     if condition is None or condition.status != "True":
         return None

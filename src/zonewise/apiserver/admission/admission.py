@@ -8,7 +8,7 @@ kind's own validation, validation after it: so nothing a webhook writes escapes 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -30,7 +30,7 @@ class SubresourceView:
 
 
 BODY = SubresourceView(show=lambda obj: obj, take=lambda _, changed: changed)
-"""Of a subresource whose body is all there is: a Binding, an Eviction."""
+"""For subresources that are only a body: a Binding, an Eviction."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -38,7 +38,7 @@ class Attributes:
     """One write on its way in. ``obj`` is None for a deletion, ``old`` is None for a creation.
 
     ``options`` are the parameters of the request; for a deletion, its DeleteOptions. ``view`` is
-    there where webhooks are to see something else than the object, such as its Scale.
+    set where webhooks get something else than the object, such as its Scale.
     """
 
     operation: Operation
@@ -61,14 +61,17 @@ class Attributes:
         return self.name or meta.get("name") or meta.get("generateName") or ""
 
 
-Plugin = Callable[[Attributes], None]
+AdmissionPlugin = Callable[[Attributes], None]
 """Changes ``attributes.obj`` in place, or raises an ApiError."""
+
+Wait = Callable[[Attributes], Awaitable[None]]
+"""Waits a moment for what a plugin will look for and a controller is about to write."""
 
 
 class Hooks(Protocol):
-    """Webhooks, as far as the chain knows them."""
+    """Webhooks, as the chain calls them."""
 
-    async def mutate(self, attributes: Attributes, plugins: Plugin) -> bool:
+    async def mutate(self, attributes: Attributes, plugins: AdmissionPlugin) -> bool:
         """Let mutating webhooks change the object; True if one was called.
 
         ``plugins`` are all built-in ones: they look again at what a webhook changed.
@@ -85,14 +88,22 @@ class Admission:
     """The chain."""
 
     def __init__(
-        self, mutating: Sequence[Plugin], validating: Sequence[Plugin], hooks: Hooks | None = None
+        self,
+        mutating: Sequence[AdmissionPlugin],
+        validating: Sequence[AdmissionPlugin],
+        hooks: Hooks | None = None,
+        *,
+        wait: Wait | None = None,
     ) -> None:
+        self._wait = wait
         self._mutating = tuple(mutating)
         self._validating = tuple(validating)
         self._hooks = hooks
 
     async def mutate(self, attributes: Attributes) -> bool:
         """Run the mutating half; True if something outside this process may have had a say."""
+        if self._wait:
+            await self._wait(attributes)
         self._plug(attributes)
         if self._hooks and self._concerned(attributes):
             return await self._hooks.mutate(attributes, self._plug)

@@ -6,11 +6,12 @@ order of ``MUTATING`` and ``VALIDATING``, which is the real server's.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from zonewise.api.errors import NotFound, Status, StatusCause, StatusDetails
-from zonewise.apiserver.admission.admission import Attributes, Plugin
+from zonewise.apiserver.admission.admission import AdmissionPlugin, Attributes
 from zonewise.apiserver.request import status_errors
 from zonewise.apiserver.strategy.pod.volumes import token_projection
 from zonewise.topology import REGION_LABEL, ZONE_LABEL
@@ -24,6 +25,8 @@ TOLERATION_SECONDS = 300
 NOT_READY = "node.kubernetes.io/not-ready"
 UNREACHABLE = "node.kubernetes.io/unreachable"
 TOKEN_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"  # noqa: S105 - a path
+ACCOUNT_TRIES = 100
+ACCOUNT_PAUSE = 0.01
 MIRROR = "kubernetes.io/config.mirror"
 DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 DEFAULT_INGRESS = "ingressclass.kubernetes.io/is-default-class"
@@ -42,7 +45,7 @@ class Plugins:
         self._look = look
         self._every = every
         self._choose = choose
-        self.mutating: tuple[Plugin, ...] = (
+        self.mutating: tuple[AdmissionPlugin, ...] = (
             self.namespace,
             self.service_account,
             tolerations,
@@ -53,7 +56,7 @@ class Plugins:
             self.default_ingress_class,
             self.runtime_class,
         )
-        self.validating: tuple[Plugin, ...] = (self.immortal,)
+        self.validating: tuple[AdmissionPlugin, ...] = (self.immortal,)
 
     def namespace(self, attributes: Attributes) -> None:
         """New objects go only into namespaces that exist and are not on their way out."""
@@ -97,6 +100,25 @@ class Plugins:
                 attributes.called,
                 "this namespace may not be deleted",
             )
+
+    async def default_account(self, attributes: Attributes) -> None:
+        """Wait for a new namespace's account ``default``, as the real plugin does, a second.
+
+        A controller makes it after the namespace's creation was answered; pods of the same file are
+        sooner.
+        """
+        if not _new(attributes, "/pods"):
+            return
+        spec = (attributes.obj or {}).get("spec") or {}
+        if (spec.get("serviceAccountName") or "default") != "default":
+            return
+        for _ in range(ACCOUNT_TRIES):
+            if self._look("/serviceaccounts", attributes.namespace, "default") is not None:
+                return
+            namespace = self._look("/namespaces", "", attributes.namespace)
+            if namespace is None or namespace["metadata"].get("deletionTimestamp"):
+                return
+            await asyncio.sleep(ACCOUNT_PAUSE)
 
     def service_account(self, attributes: Attributes) -> None:
         """A pod runs as a service account that exists, and finds its token mounted."""
@@ -143,7 +165,7 @@ class Plugins:
         spec.setdefault("volumes", []).append({"name": volume, "projected": token_projection()})
 
     def priority(self, attributes: Attributes) -> None:
-        """A pod's class gives its number; nobody else may."""
+        """A pod's priority comes from its class only."""
         if not _new(attributes, "/pods"):
             return
         obj = attributes.obj
@@ -271,7 +293,7 @@ class Plugins:
 
 
 def tolerations(attributes: Attributes) -> None:
-    """A pod may stay five minutes on a node that stopped answering, unless it says otherwise."""
+    """A pod may stay five minutes on an unreachable node, unless it says otherwise."""
     if attributes.served.storage != "/pods" or attributes.subresource or attributes.obj is None:
         return
     obj = attributes.obj
@@ -290,7 +312,7 @@ def tolerations(attributes: Attributes) -> None:
 
 
 def taint_new_node(attributes: Attributes) -> None:
-    """A new node gets no pods until its kubelet says it is ready."""
+    """A new node gets no pods until its kubelet reports Ready."""
     if not _new(attributes, "/nodes"):
         return
     obj = attributes.obj

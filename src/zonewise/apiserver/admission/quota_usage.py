@@ -19,7 +19,7 @@ from zonewise.api.values.quantity import Quantity
 from zonewise.machinery.decoding.pod_resources import needed
 
 Obj = dict[str, Any]
-Usage = dict[str, Quantity]
+UsedAmounts = dict[str, Quantity]
 
 SHORT = frozenset({"configmaps", "replicationcontrollers", "resourcequotas", "secrets"})
 COMPUTE = ("cpu", "memory", "ephemeral-storage")
@@ -30,9 +30,9 @@ ONE = Quantity(Fraction(1))
 NOTHING = Quantity(Fraction(0))
 
 
-def used_by(resource: Resource, obj: Obj, *, now: float) -> Usage:
+def used_by(resource: Resource, obj: Obj, *, now: float) -> UsedAmounts:
     """What an object uses."""
-    found: Usage = {f"count/{resource.qualified}": ONE}
+    found: UsedAmounts = {f"count/{resource.qualified}": ONE}
     if resource.group:
         return found
     if resource.plural == "pods":
@@ -60,7 +60,7 @@ def concerns(spec: Mapping[str, Any], resource: Resource, obj: Obj) -> bool:
 
 
 def unsaid(hard: Iterable[str], pod: Obj) -> str:
-    """What a quota on processors or memory wants every container to say, and which does not."""
+    """What a quota on processors or memory requires every container to set, and which does not."""
     spec = pod.get("spec") or {}
     wanted = REQUIRED.intersection(hard)
     if not wanted or spec.get("resources"):
@@ -77,7 +77,7 @@ def unsaid(hard: Iterable[str], pod: Obj) -> str:
     return f"must specify {'; '.join(told)}" if told else ""
 
 
-def add(total: Usage, more: Mapping[str, Quantity], names: Iterable[str]) -> None:
+def add(total: UsedAmounts, more: Mapping[str, Quantity], names: Iterable[str]) -> None:
     """Add usage to a total, as far as names are counted."""
     for name in names:
         if name in more:
@@ -86,7 +86,7 @@ def add(total: Usage, more: Mapping[str, Quantity], names: Iterable[str]) -> Non
             total[name] = Quantity(have.value + amount.value, family)
 
 
-def exceeded(hard: Mapping[str, Quantity], used: Usage, delta: Usage) -> list[str]:
+def exceeded(hard: Mapping[str, Quantity], used: UsedAmounts, delta: UsedAmounts) -> list[str]:
     """The resources of which there would be too much."""
     return sorted(
         name
@@ -98,11 +98,11 @@ def exceeded(hard: Mapping[str, Quantity], used: Usage, delta: Usage) -> list[st
 
 
 def text_of(amounts: Mapping[str, Quantity], names: Iterable[str]) -> str:
-    """Amounts as a refusal tells them."""
+    """Amounts as a refusal prints them."""
     return ",".join(f"{name}={amounts.get(name, NOTHING)}" for name in names)
 
 
-def _pod(pod: Obj, now: float) -> Usage:
+def _pod(pod: Obj, now: float) -> UsedAmounts:
     if (pod.get("status") or {}).get("phase") in FINISHED:
         return {}
     meta = pod.get("metadata") or {}
@@ -111,7 +111,7 @@ def _pod(pod: Obj, now: float) -> Usage:
         if now > times.parse(meta["deletionTimestamp"]).timestamp() + grace:
             return {}
     spec = pod.get("spec") or {}
-    found: Usage = {"pods": ONE}
+    found: UsedAmounts = {"pods": ONE}
     for name, amount in needed(spec, "requests").items():
         found[f"requests.{name}"] = amount
         if name in COMPUTE or name.startswith("hugepages-"):
@@ -122,19 +122,19 @@ def _pod(pod: Obj, now: float) -> Usage:
     return found
 
 
-def _service(spec: Mapping[str, Any]) -> Usage:
+def _service(spec: Mapping[str, Any]) -> UsedAmounts:
     kind = spec.get("type")
     ports = Quantity(Fraction(len(spec.get("ports") or ())))
-    found: Usage = {"services": ONE}
+    found: UsedAmounts = {"services": ONE}
     found["services.loadbalancers"] = ONE if kind == "LoadBalancer" else NOTHING
     allocates = kind == "LoadBalancer" and spec.get("allocateLoadBalancerNodePorts") is not False
     found["services.nodeports"] = ports if kind == "NodePort" or allocates else NOTHING
     return found
 
 
-def _claim(spec: Mapping[str, Any]) -> Usage:
+def _claim(spec: Mapping[str, Any]) -> UsedAmounts:
     size = ((spec.get("resources") or {}).get("requests") or {}).get("storage", "0")
-    found: Usage = {"persistentvolumeclaims": ONE, "requests.storage": quantity.parse(size)}
+    found: UsedAmounts = {"persistentvolumeclaims": ONE, "requests.storage": quantity.parse(size)}
     if name := spec.get("storageClassName"):
         prefix = f"{name}.storageclass.storage.k8s.io"
         found[f"{prefix}/requests.storage"] = found["requests.storage"]

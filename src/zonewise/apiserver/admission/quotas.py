@@ -1,12 +1,12 @@
-"""ResourceQuotas: nobody gets more than a namespace may use, and its status says how much it uses.
+"""ResourceQuotas: a namespace cannot exceed its limits, and the status says how much it uses.
 
-Admission asks last, when nothing else can change an object any more. Looking and charging are one
-step without a pause in it, so of two writes that both see the last pod's worth only one gets it:
-what was granted is *pledged* under the new object's uid until the object is there, or for some
-seconds if it never comes. What is used is counted anew from the objects a moment after any of them
+Admission checks quotas last, when nothing else can change an object any more. Checking and charging
+are one step without an await, so of two writes that both see room for one more pod only one gets
+it: what was granted is *pledged* under the new object's uid until the object exists, or for some
+seconds if it is never stored. Usage is recounted from the objects a moment after any of them
 changed, a longer one where there are many, so that counting takes a bounded part of a processor;
-where ``zonewise.apiserver.controllers.quota_status`` is at work, the status then follows. A
-namespace without a quota costs a look into a dictionary.
+where ``zonewise.apiserver.controllers.quota_status`` runs, the status then follows. A namespace
+without a quota costs one dictionary lookup.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from zonewise.api.values import quantity
 from zonewise.api.values.quantity import Quantity
 from zonewise.apiserver.admission import quota_usage
 from zonewise.apiserver.admission.admission import Attributes
-from zonewise.apiserver.admission.quota_usage import Usage
+from zonewise.apiserver.admission.quota_usage import UsedAmounts
 from zonewise.apiserver.codec import bodies
 from zonewise.apiserver.registry import Registry, Served
 from zonewise.apiserver.request import status_errors
@@ -44,7 +44,7 @@ class Quota:
 
     spec: Mapping[str, Any]
     hard: Mapping[str, Quantity]
-    used: Usage = field(default_factory=dict)
+    used: UsedAmounts = field(default_factory=dict)
 
 
 class Quotas:
@@ -60,7 +60,7 @@ class Quotas:
         self._wake = asyncio.Event()
         self._counted = 0
         self.counted: Callable[[str, Mapping[str, Quota]], None] = lambda _, __: None
-        """Told of a namespace and its quotas when they were counted."""
+        """Called with a namespace and its quotas when they were counted."""
 
     def start(self) -> asyncio.Task[None]:
         """Look at the quotas there are, then follow what happens."""
@@ -79,10 +79,10 @@ class Quotas:
             return
         resource, now = attributes.served.kind.resource, self._clock()
         wanted = quota_usage.used_by(resource, obj, now=now)
-        before: Usage = {}
+        before: UsedAmounts = {}
         if attributes.operation == "UPDATE" and attributes.old is not None:
             before = quota_usage.used_by(resource, attributes.old, now=now)
-        charges: list[tuple[Quota, Usage]] = []
+        charges: list[tuple[Quota, UsedAmounts]] = []
         for name, quota in sorted(quotas.items()):
             if not quota_usage.concerns(quota.spec, resource, obj):
                 continue
@@ -155,7 +155,7 @@ class Quotas:
         """Count what every quota of a namespace is about, pledges included."""
         quotas = self._quotas.get(namespace, {})
         now = self._clock()
-        totals: dict[str, Usage] = {
+        totals: dict[str, UsedAmounts] = {
             name: dict.fromkeys(quota.hard, quota_usage.NOTHING) for name, quota in quotas.items()
         }
         pledged = self._pledged.get(namespace, {})
@@ -179,7 +179,7 @@ class Quotas:
 
     def _charge(
         self,
-        totals: dict[str, Usage],
+        totals: dict[str, UsedAmounts],
         quotas: Mapping[str, Quota],
         served: Served,
         obj: Obj,
@@ -209,14 +209,14 @@ class Quotas:
                     asyncio.get_running_loop().call_later(PLEDGE_SECONDS, self._soon, namespace)
 
     def recount(self) -> None:
-        """Count every namespace anew."""
+        """Recount every namespace."""
         for namespace in self._quotas:
             self._soon(namespace)
 
 
-def _more(wanted: Usage, before: Usage, hard: Mapping[str, Quantity]) -> Usage:
+def _more(wanted: UsedAmounts, before: UsedAmounts, hard: Mapping[str, Quantity]) -> UsedAmounts:
     """What is used more than before, of what a quota counts."""
-    found: Usage = {}
+    found: UsedAmounts = {}
     for name in hard:
         if name in wanted:
             more = wanted[name].value - before.get(name, quota_usage.NOTHING).value

@@ -1,13 +1,12 @@
-"""Which webhooks a write concerns, as far as that can be told without looking at the write's
-object twice: pure, compiled once per configuration.
+"""Which webhooks a write concerns: pure, compiled once per configuration.
 
 What depends only on the kind, the operation and the subresource (rules, scope, equivalent versions)
-is answered once and remembered by the caller. What depends on the object and its namespace
-(selectors, conditions) is asked on every write.
+is decided once and cached by the caller. What depends on the object and its namespace (selectors,
+conditions) is evaluated on every write.
 
 Webhooks run in the order of their configurations' names, then in the order of their list. Two of
-one name in one configuration are told apart by counting, so that calling one again never calls the
-other.
+one name in one configuration are distinguished by a counter, so that calling one again never calls
+the other.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ EXEMPT = frozenset(
         for what in ("policies", "policybindings")
     }
 )
-"""Kinds that no webhook is asked about: one that refused them could never be removed."""
+"""Kinds that no webhook is called for: one that refused them could never be removed."""
 
 DEFAULT_SECONDS = 10
 _MUTATING = msgspec.json.Decoder(MutatingWebhookConfiguration)
@@ -54,7 +53,7 @@ _VALIDATING = msgspec.json.Decoder(ValidatingWebhookConfiguration)
 
 @dataclass(frozen=True, eq=False)
 class Hook:
-    """One webhook, ready to be asked."""
+    """One webhook, ready to be called."""
 
     configuration: str
     number: int
@@ -69,7 +68,7 @@ class Hook:
 
     @property
     def ignores_failure(self) -> bool:
-        """Whether a write goes on when the webhook cannot be asked."""
+        """Whether a write continues when the webhook cannot be called."""
         return self.spec.failure_policy == "Ignore"
 
     @property
@@ -79,12 +78,12 @@ class Hook:
 
     @property
     def dry_runs(self) -> bool:
-        """Whether it may be asked about a write of which nothing is kept."""
+        """Whether it may be called for a dry run."""
         return self.spec.side_effects in {"None", "NoneOnDryRun"}
 
     @property
     def again(self) -> bool:
-        """Whether it wants to see what webhooks after it changed."""
+        """Whether it is called again for changes of later webhooks."""
         spec = self.spec
         return isinstance(spec, MutatingWebhook) and spec.reinvocation_policy == "IfNeeded"
 
@@ -100,7 +99,7 @@ class Hook:
         obj: Obj | None,
         old: Obj | None,
     ) -> bool:
-        """Whether its selectors select the write; None labels stand for "in no namespace"."""
+        """Whether its selectors select the write; None as labels means "in no namespace"."""
         if namespace_labels is not None and not self.namespaces.matches(namespace_labels):
             return False
         if not self.objects.requirements:
@@ -114,7 +113,7 @@ def _labels(obj: Obj) -> Mapping[str, str]:
 
 
 def compiled(raws: Iterable[bytes], *, mutating: bool) -> tuple[Hook, ...]:
-    """The webhooks of stored configurations, in the order in which they are asked."""
+    """The webhooks of stored configurations, in the order in which they are called."""
     decode = _MUTATING.decode if mutating else _VALIDATING.decode
     read: list[MutatingWebhookConfiguration | ValidatingWebhookConfiguration]
     read = [decode(raw) for raw in raws]
@@ -146,7 +145,7 @@ def viewed(
     subresource: str,
     equivalents: Iterable[Served],
 ) -> Served | None:
-    """The kind as which a webhook wants to see writes of ``served``, None if it does not.
+    """The kind in which a webhook gets writes of ``served``, None if it does not.
 
     The kind itself comes first; then, if the webhook takes equivalents, its earlier rules before
     its later ones.
@@ -165,7 +164,7 @@ def viewed(
 
 
 def matches(rule: RuleWithOperations, served: Served, operation: str, subresource: str) -> bool:
-    """Whether a rule speaks of this."""
+    """Whether a rule matches this."""
     resource = served.kind.resource
     return (
         _among(rule.operations, operation)

@@ -1,17 +1,17 @@
 """Mutating and validating webhooks.
 
-Configurations are compiled when they changed and somebody asks; which webhooks a kind, operation
-and subresource concern is then remembered, so a write that concerns none pays for one look into a
-dictionary.
+Configurations are compiled at the first write after a change; which webhooks a kind, operation and
+subresource concern is then cached, so a write that concerns none costs one dictionary lookup.
 
-Mutating webhooks are asked one after another, each seeing what those before it made. If one changed
-the object, the server's own plugins look at it again, and those webhooks that were asked before the
-change and want to know are asked a second time: twice at most, however often they change it.
-Validating webhooks cannot change anything, so they are asked all at once; of several refusals the
-first in order is given. Both read one set of configurations from beginning to end.
+Mutating webhooks are called one after another, each seeing the changes of those before it. If one
+changed the object, the server's own plugins run again, and webhooks that were called before the
+change and have ``reinvocationPolicy: IfNeeded`` are called a second time: twice at most, however
+often they change it. Validating webhooks cannot change anything, so they are called concurrently;
+of several refusals the first in order is returned. Both read one set of configurations from
+beginning to end.
 
-All webhooks of one half have ``REQUEST_SECONDS`` together; each has its own timeout within that.
-A webhook that cannot be asked refuses the write or is passed over, as its failure policy says.
+All webhooks of one half have ``REQUEST_SECONDS`` together; each has its own timeout within that. If
+a webhook cannot be called, the write is refused or the webhook skipped, as its failure policy says.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _log = logger("webhooks")
 
 @dataclass(frozen=True, slots=True)
 class Invocation:
-    """A webhook, and the kind as which it wants to see the object."""
+    """A webhook, and the kind in which it gets the object."""
 
     hook: Hook
     viewed: Served
@@ -70,7 +70,7 @@ class Invocation:
 
 @dataclass(frozen=True, slots=True)
 class Concerned:
-    """Who may have a say in writes of one kind, operation and subresource."""
+    """The webhooks that may concern writes of one kind, operation and subresource."""
 
     mutating: tuple[Invocation, ...]
     validating: tuple[Invocation, ...]
@@ -81,21 +81,21 @@ class Concerned:
 
 @dataclass(slots=True)
 class _Round:
-    """Which webhooks were asked before the last change, and which are asked again for it."""
+    """Which webhooks were called before the last change, and which are called again for it."""
 
     asked: set[Hook] = field(default_factory=set)
     again: set[Hook] = field(default_factory=set)
     changed: bool = False
 
     def change(self) -> None:
-        """The object is not what those who were asked saw."""
+        """The object is not what the webhooks so far saw."""
         self.changed = True
         self.again |= self.asked
         self.asked = set()
 
 
 class _Failed(Exception):
-    """A webhook could not be asked."""
+    """A webhook could not be called."""
 
 
 NOBODY = Concerned((), ())
@@ -173,7 +173,7 @@ class Webhooks:
         return Concerned(invocations(self._mutating), invocations(self._validating))
 
     async def mutate(self, attributes: Attributes, plugins: Callable[[Attributes], None]) -> bool:
-        """Let mutating webhooks change the object; True if one was asked."""
+        """Let mutating webhooks change the object; True if one was called."""
         found = self._concerned(attributes.served, attributes.operation, attributes.subresource)
         if not found.mutating:
             return False
@@ -341,7 +341,7 @@ class Webhooks:
         if not verdict.patch:
             return False
         try:
-            patch = jsontext.read(verdict.patch)
+            patch = jsontext.read(verdict.patch, finite=True)
         except NotJSON as error:
             raise _Failed(f"received undecodable patch in webhook response: {error}") from None
         if not patch and not isinstance(patch, dict):
@@ -414,7 +414,7 @@ async def _seen(served: Served, wanted: Served, obj: Obj | None) -> Obj | None:
 
 
 def _accepted(served: Served, value: Any) -> Obj:
-    """What a webhook made, as an object of its kind: unknown fields are gone, defaults are set."""
+    """A webhook's result, as an object of its kind: without unknown fields, with defaults."""
     resource = served.kind.resource
     if not isinstance(value, dict) or not isinstance(value.get("metadata"), dict):
         raise status_errors.internal("a webhook's patch left no object")

@@ -1,10 +1,10 @@
 """The keys of one embedded cluster: its CA, its serving certificate, its token key, its owner's
 token and kubeconfig.
 
-All are made once per data folder and kept there with mode 0600; the certificates are made anew when
-they are about to end. The serving certificate is made last, so where it is, all keys were: one that
-is gone, empty or not what was written is refused, because a new one in its place would silently
-shut out who holds a kubeconfig or a token. The kubeconfig is a file of its own, never merged into
+All are made once per data folder and kept there with mode 0600; the certificates are renewed when
+they are about to expire. The serving certificate is made last, so where it exists, all keys did:
+one that is missing, empty or altered is refused, because a new one in its place would silently
+invalidate existing kubeconfigs and tokens. The kubeconfig is a file of its own, never merged into
 the user's, and appears only when the server answers.
 """
 
@@ -189,7 +189,7 @@ def _fit(pair: KeyPair) -> bool:
 def _broken(path: Path, how: str) -> ConfigError:
     return ConfigError(
         f"{path} is {how}: restore it from a copy, or delete the folder {path.parent} to make all"
-        " keys new; kubeconfigs and tokens given out before are then worth nothing"
+        " keys new; kubeconfigs and tokens given out before are then no longer valid"
     )
 
 

@@ -1,7 +1,7 @@
 """The cells of custom resources: JSON paths of their definition's printer columns.
 
-Of the JSON path language this knows what definitions use: names (dotted or quoted), indexes, the
-star, and a filter that compares one field with a value. A path that leads nowhere, or is none of
+Of the JSON path language this supports what definitions use: names (dotted or quoted), indexes, the
+star, and a filter that compares one field with a value. A path that matches nothing, or is none of
 these, gives an empty cell; printing an object must never fail because of a column.
 """
 
@@ -19,7 +19,7 @@ from zonewise.apiserver.codec.table import Printer
 from zonewise.machinery.schema.kinds import Column
 
 Obj = dict[str, Any]
-Step = Callable[[Any], list[Any]]
+PathStep = Callable[[Any], list[Any]]
 Cell = Callable[[Obj, str], Any]
 
 _STEP = re.compile(
@@ -65,8 +65,8 @@ def custom_printer(columns: Sequence[Column]) -> Printer:
     return row
 
 
-def _steps(path: str) -> Sequence[Step]:
-    steps: list[Step] = []
+def _steps(path: str) -> Sequence[PathStep]:
+    steps: list[PathStep] = []
     at = 0
     while at < len(path):
         match = _STEP.match(path, at)
@@ -77,7 +77,7 @@ def _steps(path: str) -> Sequence[Step]:
     return steps
 
 
-def _step(match: re.Match[str]) -> Step:
+def _step(match: re.Match[str]) -> PathStep:
     if match["index"] is not None:
         number = int(match["index"])
         return lambda value: (
@@ -95,7 +95,7 @@ def _step(match: re.Match[str]) -> Step:
     return lambda value: [value[name]] if _is(value) and value.get(name) is not None else []
 
 
-def _filter(field: list[str], equal: bool, wanted: str) -> Step:
+def _filter(field: list[str], equal: bool, wanted: str) -> PathStep:
     def chosen(value: Any) -> list[Any]:
         return [
             item

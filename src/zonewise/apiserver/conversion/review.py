@@ -1,8 +1,8 @@
-"""ConversionReview: what a webhook is asked to convert, and what may be made of its answer.
+"""ConversionReview: the request to a conversion webhook, and the check of its answer.
 
-An answer is a stranger's text. It must be for this question, have an object for each that was sent,
-in the version and of the kind that were asked for, and of the same name, namespace and uid. Of
-metadata only labels and annotations may be other than they were; everything else is put back.
+An answer is untrusted. It must be for this request, have an object for each that was sent, in the
+requested version and kind, and of the same name, namespace and uid. Of metadata only labels and
+annotations may change; everything else is restored.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ class _Review(msgspec.Struct, rename="camel"):
 
 
 def version_of(accepted: Sequence[str]) -> str | None:
-    """The first version of reviews a webhook takes that this server speaks."""
+    """The first version of reviews a webhook accepts that this server supports."""
     return next((version for version in accepted if version in VERSIONS), None)
 
 
 def encode(objects: Sequence[Obj], *, uid: str, wanted: str, version: str) -> bytes:
-    """The question: these objects at the apiVersion ``wanted``."""
+    """The request: these objects at the apiVersion ``wanted``."""
     return msgspec.json.encode(
         {
             "kind": "ConversionReview",
@@ -68,9 +68,9 @@ def encode(objects: Sequence[Obj], *, uid: str, wanted: str, version: str) -> by
 def decode(
     body: bytes, objects: Sequence[Obj], *, uid: str, wanted: str, version: str
 ) -> list[Obj]:
-    """The objects as the webhook converted them, in the order in which they were asked for."""
+    """The objects as the webhook converted them, in the order in which they were sent."""
     try:
-        review = msgspec.convert(read(body), _Review)
+        review = msgspec.convert(read(body, finite=True), _Review)
     except (NotJSON, msgspec.ValidationError, RecursionError) as error:
         raise BadConversion(f"failed: the answer is not a ConversionReview: {error}") from None
     if version == "v1":

@@ -1,9 +1,9 @@
-"""Deleting objects: at once, after a grace period, or when the last finalizer is gone.
+"""Deleting objects: at once, after a grace period, or when the last finalizer is removed.
 
-A deletion is a request. It marks the object (deletionTimestamp) where somebody has to finish first:
-a kubelet during the grace period, an owner of a finalizer, the garbage collector where dependents
-go first or are let go. Where nobody has to, the object goes at once. Grace can be shortened by
-asking again, never lengthened.
+A deletion is a request. It marks the object (deletionTimestamp) where another component has to
+finish first: a kubelet during the grace period, an owner of a finalizer, the garbage collector
+where dependents are deleted first or orphaned. Otherwise the object is deleted at once. Grace can
+be shortened by another request, never lengthened.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SELF_MARKED = frozenset({NAMESPACES, "apiextensions.k8s.io/customresourcedefinit
 UNCOLLECTED = frozenset({NAMESPACES, "/events"})
 """Kinds whose dependents the garbage collector never waits for."""
 _LONGEST = 100 * 365 * 24 * 3600
-"""Nobody waits for longer; a date has four digits for its year."""
+"""The longest grace period; a date has four digits for its year."""
 POLICIES = ("Foreground", "Background", "Orphan")
 
 
@@ -51,7 +51,7 @@ SHAPES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteOptions:
-    """What a client asks of a deletion."""
+    """A client's options for a deletion."""
 
     grace: int | None = None
     policy: str = ""
@@ -64,7 +64,7 @@ class DeleteOptions:
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """``entry`` as it was last; ``gone`` tells whether it is no longer there."""
+    """``entry`` as it was last; ``gone`` says whether it no longer exists."""
 
     entry: Entry
     gone: bool
@@ -143,8 +143,8 @@ class Deleter:
     ) -> Deleted:
         """Delete one object, or mark it.
 
-        ``named``: the request names it, rather than being about many. ``admitted``: admission was
-        asked already, about what led to this deletion.
+        ``named``: the request names it, rather than being about many. ``admitted``: admission
+        already ran, for the request that led to this deletion.
         """
         entry = self._state.latest(served.storage, namespace, name)
         if entry is None:
@@ -225,7 +225,7 @@ class Deleter:
         wanted = {"Orphan": ORPHAN, "Foreground": FOREGROUND}.get(policy, "")
         have = meta.get("finalizers") or []
         if not options.policy and (ORPHAN in have or FOREGROUND in have):
-            return  # an earlier request stands until another is made
+            return  # an earlier request holds until another is made
         new = [name for name in have if name not in {ORPHAN, FOREGROUND} or name == wanted]
         if wanted and wanted not in new:
             new.append(wanted)

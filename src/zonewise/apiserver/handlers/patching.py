@@ -1,7 +1,8 @@
 """The four patches: JSON patch, merge patch, strategic merge patch, server-side apply.
 
 The first three turn the object as it is into another one, which then passes the schema as a
-client's whole object would. An apply states what one manager wants; it creates what is missing.
+client's whole object would. An apply states the fields of one manager; it creates the object if it
+is missing.
 """
 
 from __future__ import annotations
@@ -143,7 +144,7 @@ class Patcher:
                 and obj is not None
                 and managed_fields.bare(result) == managed_fields.bare(obj)
             ):
-                return result  # whoever changes nothing does not set new defaults either
+                return result  # a patch without a change does not set new defaults either
             return bodies.accept(call, served, result)
 
         if self._writer.look(served.storage, target.namespace, target.name) is None:
@@ -176,7 +177,7 @@ def _check_kind(result: Obj, obj: Obj) -> None:
 
 def _read(call: Call, shape: type) -> Any:
     try:
-        patch = jsontext.read(call.body)
+        patch = jsontext.read(call.body, finite=True)
     except jsontext.NotJSON as error:
         raise status_errors.bad_request(f"error decoding patch: {error}") from None
     strict = shape is dict and bodies.strictness(call) != "Ignore"

@@ -1,8 +1,8 @@
 """Every call passes here once.
 
-It establishes for whom the caller speaks (impersonation), asks whether that user may, finds the
-kind, and hands the call to whoever does the work. Permission is asked before existence: a stranger
-learns nothing about what is there.
+It determines the user (impersonation), checks authorization, finds the kind, and hands the call to
+its handler. Permission is checked before existence: an unauthorized client learns nothing about
+what exists.
 """
 
 from __future__ import annotations
@@ -57,26 +57,26 @@ class Router:
 
     async def handle(self, call: Call) -> Answer:
         """The answer to a call; refusals are answers too."""
+        target: Target | None = None
         try:
-            answer = await self._handle(call)
+            target = paths.parse(call.path)
+            answer = await self._handle(call, target)
         except ApiError as error:
             answer = answer_error(error)
         except Exception:
-            # A fault of ours must not end the connection, nor look like somebody else's answer.
+            # A bug of ours must not end the connection, nor be mistaken for another answer.
             _log.exception("a request could not be answered", method=call.method, path=call.path)
             answer = answer_error(
                 status_errors.internal("this is a fault in zonewise; its log says more")
             )
         if call.warnings:
             answer.warnings = tuple(dict.fromkeys(call.warnings))
-        self._count(call, answer.status)
+        if target is not None:
+            self._count(call, target, answer.status)
         return answer
 
-    def _count(self, call: Call, code: int) -> None:
+    def _count(self, call: Call, target: Target, code: int) -> None:
         """Count a request of a resource that is served; names of others could be anything."""
-        target = paths.parse(call.path)
-        if target is None:
-            return
         served = self._registry.at(target.group, target.version, target.plural)
         if served is None:
             return
@@ -90,8 +90,7 @@ class Router:
         below = target.subresource if known else ""
         self._requests[verb, target.plural, below, code] += 1
 
-    async def _handle(self, call: Call) -> Answer:
-        target = paths.parse(call.path)
+    async def _handle(self, call: Call, target: Target | None) -> Answer:
         act = _act(call, target)
         if not call.impersonate and any(name in call.headers for name in NEEDS_USER):
             raise status_errors.bad_request("impersonation of groups or a uid needs a user as well")
@@ -193,8 +192,8 @@ class Router:
             ]
         for one in asked:
             if not self._authorizer.judge(user, one).allowed:
-                # A real server first asks for the narrower permission to impersonate for this
-                # one act, and words its refusal so.
+                # A real server first checks the narrower permission to impersonate for this one
+                # act, and words its refusal so.
                 narrow = Attempt(
                     verb=f"impersonate-on:user-info:{act.verb}",
                     group=act.group,

@@ -53,7 +53,7 @@ class Verbs:
         obj = bodies.read(call, served)
         check_identity(served, target, obj["metadata"])
         try:
-            written = await self._writer.change(call, served, target, lambda _: obj, again=False)
+            written = await self._writer.change(call, served, target, obj, again=False)
         except NotFound:
             if not served.rules.creates_on_update:
                 raise
@@ -72,12 +72,7 @@ class Verbs:
         obj = bodies.read(call, served)
         check_identity(served, target, obj["metadata"])
         written = await self._writer.change(
-            call,
-            served,
-            target,
-            lambda _: obj,
-            subresource="status",
-            again=False,
+            call, served, target, obj, subresource="status", again=False
         )
         return await self._written(call, served, written)
 

@@ -5,8 +5,8 @@ configuration) becomes a new object; defaults, mutating admission, the server's 
 validation and validating admission follow; then field ownership is brought up to date and the
 result is committed if it differs from what is stored.
 
-Nothing between reading the latest version and handing the new one to the state waits, unless a
-webhook has to be asked. Only then can another writer come between; so after webhooks the latest
+Nothing between reading the latest version and handing the new one to the state awaits, unless a
+webhook has to be called. Only then can another write come between; so after webhooks the latest
 version is compared again. A patch or an apply without a resourceVersion then starts over, a PUT is
 refused as a conflict.
 """
@@ -77,7 +77,7 @@ class Writer:
         self._choose = choose
 
     def context(self, call: Call, subresource: str = "") -> StrategyContext:
-        """What rules may know during this call."""
+        """The context of this call for the rules."""
         return StrategyContext(
             user=call.user,
             now=self._now(),
@@ -90,7 +90,7 @@ class Writer:
         )
 
     def look(self, storage: str, namespace: str, name: str) -> Obj | None:
-        """An object as it is now, for those who only look."""
+        """An object as it is now, for reading only."""
         entry = self._state.latest(storage, namespace, name)
         return bodies.decode_stored(entry.raw) if entry else None
 
@@ -181,7 +181,7 @@ class Writer:
         await self._admission.validate(attributes)
         name = meta["name"]
         if context.dry_run and claimed:
-            meta["resourceVersion"] = claimed  # nobody looks at it, and nobody takes it away
+            meta["resourceVersion"] = claimed  # it is neither read nor removed
         elif claimed.isdigit() and int(claimed):
             raise status_errors.plain_failure(status_errors.VERSION_OF_NEW)
         if self._state.latest(served.storage, namespace, name) is not None:
@@ -198,7 +198,7 @@ class Writer:
         call: Call,
         served: Served,
         target: Target,
-        change: Change,
+        change: Change | Obj,
         *,
         subresource: str = "",
         again: bool = True,
@@ -206,11 +206,11 @@ class Writer:
         view: SubresourceView | None = None,
         admitted: bool = False,
     ) -> Written:
-        """Change an object that is there.
+        """Change an existing object, or replace it.
 
-        ``again``: start over when another writer was quicker. ``own``: the change did not already
-        say who owns which field. ``view``: what admission is to see instead of the object.
-        ``admitted``: it was asked already, about what led to this change.
+        ``again``: start over when another writer was faster. ``own``: the change did not already
+        set the field owners. ``view``: what admission gets instead of the object. ``admitted``:
+        admission already ran, for the request that led to this change.
         """
         for attempt in range(TRIES):
             try:
@@ -227,7 +227,7 @@ class Writer:
         call: Call,
         served: Served,
         target: Target,
-        change: Change,
+        change: Change | Obj,
         subresource: str,
         own: bool,
         view: SubresourceView | None,
@@ -239,7 +239,10 @@ class Writer:
             raise status_errors.not_found(served.kind.resource, name)
         context = self.context(call, subresource)
         old = await settled(lambda: bodies.read_stored(served, entry))
-        obj = await settled(lambda: change(bodies.read_stored(served, entry)))
+        if isinstance(change, dict):
+            obj = change
+        else:
+            obj = await settled(lambda: change(bodies.read_stored(served, entry)))
         meta = obj["metadata"]
         update_checks.check_identity(served, target, meta)
         update_checks.check_version(served, name, meta, old["metadata"], call.method == "PUT")
@@ -303,7 +306,7 @@ class Writer:
             served.rules.settled(namespace, name, old)
             raise
         if kind == "DELETED" and not context.dry_run:
-            # Who took the last finalizer away sees the object as it was last, at its last version.
+            # The client that removed the last finalizer gets the object's last state and version.
             obj["metadata"]["resourceVersion"] = old["metadata"]["resourceVersion"]
             if served.versions is None:
                 obj = await bodies.to_storage(served, obj)
@@ -324,7 +327,7 @@ class Writer:
         return obj == old and versions.is_current(entry)
 
     async def admit(self, call: Call, served: Served, target: Target, body: Obj) -> Obj:
-        """Ask admission about what is posted to a subresource; it may be another one then."""
+        """Run admission on what is posted to a subresource; it may change it."""
         meta = dict(body.get("metadata") or {})
         meta.setdefault("namespace", target.namespace)
         below = served.kind.subresources[target.subresource]
@@ -367,7 +370,7 @@ class Writer:
     ) -> Entry:
         """Store what became of ``entry``."""
         if kind == "DELETED" and served.versions is not None and served.versions.asks:
-            stored = bodies.decode_stored(entry.raw)  # no webhook has a say in what goes
+            stored = bodies.decode_stored(entry.raw)  # a deletion calls no conversion webhook
         else:
             stored = await bodies.to_storage(served, obj)
         if dry_run:

@@ -48,7 +48,7 @@ COMPRESSED = 128 * 1024
 """A real server compresses answers to reads that are larger."""
 
 Authenticate = Callable[[str, "bytes | None"], User]
-"""Authorization header and client certificate (DER) -> who calls, or 401."""
+"""Authorization header and client certificate (DER) -> the user, or 401."""
 
 _AS = "Impersonate-User"
 _AS_EXTRA = "impersonate-extra-"
@@ -166,7 +166,7 @@ class HttpServer:
         if request.method == "GET" and (call.flag("watch") or "/watch/" in path):
             return await self._watch(request, call)
         if request.can_read_body:
-            # Before a place is taken: who sends slowly must not keep others from being served.
+            # Before a slot is taken: a slow sender must not keep others from being served.
             call.body = await self._body(request)
         writing = request.method not in {"GET", "HEAD", "OPTIONS"}
         if (self._writes if writing else self._reads) >= (
@@ -246,7 +246,7 @@ class HttpServer:
                     if transport.is_closing():
                         raise ConnectionResetError
                     transport.write(self._frame(part, start))
-                    self._unread.look(link)  # before the wait, which may be for ever
+                    self._unread.look(link)  # before the wait, which may be endless
                     await request.writer.drain()
             await response.write_eof()
         except ConnectionError:
@@ -287,7 +287,7 @@ class HttpServer:
         return sink
 
     def _frame(self, part: bytes, start: int) -> bytes:
-        """A slice of what is sent as a chunk of HTTP, the same for all watchers who get it."""
+        """A slice of what is sent as a chunk of HTTP, the same for all watchers that get it."""
         if part is not self._framed[0] or start != self._framed[1]:
             piece = part if len(part) <= EVENTS else part[start : start + EVENTS]
             self._framed = (part, start, b"%x\r\n%b\r\n" % (len(piece), piece))

@@ -1,7 +1,7 @@
 """One request to the API and its answer, free of any HTTP library.
 
 The HTTP server and the in-process transport both make a ``Call`` and get an ``Answer``; everything
-between knows no sockets. Whoever makes the call has already established who is calling.
+between is independent of sockets. The user is authenticated before a ``Call`` is made.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from zonewise.apiserver.request import status_errors
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Who is calling, as authentication established it or impersonation asked for."""
+    """The user of a call, by authentication or impersonation."""
 
     name: str
     groups: tuple[str, ...] = ()
@@ -29,7 +29,7 @@ class User:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImpersonatedUser:
-    """As whom a caller wants to act."""
+    """The user that a caller impersonates."""
 
     user: str
     groups: tuple[str, ...] = ()
@@ -52,7 +52,7 @@ class Call:
     body: bytes = b""
     impersonate: ImpersonatedUser | None = None
     may_create: Callable[[], None] = lambda: None
-    """Raises where the caller may change the object but not create it; asked when it is missing."""
+    """Raises where the caller may change the object but not create it; used if it is missing."""
     inside: bool = False  # made by a part of this process, which repeats what a crash loses
     warnings: list[str] = field(default_factory=list)
 
@@ -107,7 +107,7 @@ class Call:
 
 @dataclass(slots=True, kw_only=True)
 class Answer:
-    """What goes back: a body, or a stream of them for a watch."""
+    """The answer: a body, or a stream of them for a watch."""
 
     status: int = 200
     body: bytes = b""

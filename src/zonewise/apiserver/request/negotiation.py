@@ -1,8 +1,8 @@
-"""Which format a client sends and which it wants.
+"""Which format a client sends and which it accepts.
 
-JSON, YAML and protobuf come in, JSON goes out: as the object, as a ``Table`` (what kubectl prints)
-or as metadata alone. A client that wants nothing but protobuf back, or sends protobuf of a kind
-that has none here, gets a sentence with the flag that helps.
+JSON, YAML and protobuf are read, JSON is written: as the object, as a ``Table`` (what kubectl
+prints) or as metadata alone. A client that accepts only protobuf, or sends protobuf of a kind that
+has none here, gets a sentence with the flag that helps.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ PATCH_TYPES = (
     "application/strategic-merge-patch+json",
 )
 
-Form = Literal["object", "Table", "PartialObjectMetadata", "PartialObjectMetadataList"]
+AnswerForm = Literal["object", "Table", "PartialObjectMetadata", "PartialObjectMetadataList"]
 
 
 @dataclass(frozen=True, slots=True)
 class WantedFormat:
     """The form an answer takes; ``yaml`` is for people with curl."""
 
-    form: Form = "object"
+    form: AnswerForm = "object"
     version: str = ""
     yaml: bool = False
 

@@ -1,8 +1,8 @@
 """One stored version of one object.
 
 The bytes are the object: what a client gets, what a list joins, what a watch splices and what the
-log keeps are the same ``raw``, encoded once by whoever wrote it. Beside them stand the few facts
-that reading must not decode them for: version, place, uid, labels, whether deletion has begun.
+log keeps are the same ``raw``, encoded once by the writer. Beside them are the few facts that
+reading must not decode them for: version, place, uid, labels, whether deletion has begun.
 
 An entry never changes after it was made (``fields`` and ``views`` are memos). Many readers share
 one, a watcher that is behind may hold the version of a minute ago, and identity says whether a
@@ -36,7 +36,7 @@ class Entry(msgspec.Struct, gc=False, eq=False):
     deleting: bool
     fields: tuple[object, Mapping[str, str]] | None = None
     views: dict[tuple[object, str], Entry] | None = None
-    """The object at other versions, where a webhook converts; by who asked it, and apiVersion."""
+    """The object at other versions, where a webhook converts; by ``Versions`` and apiVersion."""
 
     @classmethod
     def of(cls, raw: bytes, rv: int | None = None) -> Entry:

@@ -1,12 +1,12 @@
-"""How an event looks on a watch's stream, encoded once for all who watch in the same way.
+"""How an event is encoded on a watch's stream, once for all watchers of the same form.
 
 A ``Representation`` turns an event's type and object into one frame. The default splices the
 object's stored bytes; tables, partial metadata and other versions of a kind are representations
-that the server brings along. Two watchers share their frames when they have the *same*
-representation, so the server keeps one per kind and form instead of making one per request.
+that the server provides. Two watchers share their frames when they have the *same* representation,
+so the server keeps one per kind and form instead of making one per request.
 
 Frames are kept with the event while it is young. ``Frames`` bounds all of them together in bytes,
-oldest first; what was dropped is encoded again for whoever still needs it.
+oldest first; what was dropped is encoded again for watchers that still need it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from zonewise.apiserver.store.entry import Entry, EventType
 from zonewise.apiserver.store.history import StoreEvent
 
 View = Literal["ADDED", "MODIFIED", "DELETED", "LEFT"]
-"""What an event is to one watcher. ``LEFT``: the object is still there but no longer selected."""
+"""What an event is to one watcher. ``LEFT``: the object still exists but is no longer selected."""
 
 
 class Representation(Protocol):

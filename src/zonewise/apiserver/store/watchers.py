@@ -1,18 +1,18 @@
-"""Who watches a kind.
+"""The watchers of a kind.
 
-A ``Watcher`` is a position on the kind's trail, a selection and a representation. Nothing is copied
-to it when something happens: a publication wakes those who wait and whom it concerns, and each
-takes, in its own time, everything from its position on as one chunk of bytes. So bursts are
-coalesced by themselves, a thousand watchers of the same representation are handed the same bytes,
-and one that is slow costs nothing but its position. When it has fallen too far behind, in events or
-bytes, it is closed, as a real server closes it; the history's own bounds hold in any case.
+A ``Watcher`` is a position on the kind's trail, a selection and a representation. Events are not
+copied to it: a publication wakes the waiting watchers it concerns, and each takes, at its own pace,
+everything from its position on as one chunk of bytes. So bursts are coalesced by themselves, a
+thousand watchers of the same representation get the same bytes, and one that is slow costs nothing
+but its position. When it has fallen too far behind, in events or bytes, it is closed, as a real
+server closes it; the history's own bounds hold in any case.
 
-Watchers of one namespace or one object wait apart, so that they are not even asked about events
-elsewhere. A selection is tried before its watcher is woken. While a watcher waits its position is
-not kept up to date: waiting means that everything so far was handed out or did not concern it.
+Watchers of one namespace or one object wait apart, so that events elsewhere cost them nothing. A
+selection is evaluated before its watcher is woken. While a watcher waits its position is not kept
+up to date: waiting means that everything so far was handed out or did not concern it.
 
 Everything runs on the event loop's thread, in the order of versions; only committed events are on a
-trail, so no watcher can see one before its commit. ``poll`` and ``arm`` are all there is;
+trail, so no watcher can see one before its commit. ``poll`` and ``arm`` are the whole interface;
 ``next`` puts them behind an await.
 """
 
@@ -34,9 +34,9 @@ SLOW: Final = "the watcher fell too far behind"
 STOPPED: Final = "the server is stopping"
 LEFT: Final = "the watcher is done"
 
-SLACK = 0.001  # seconds; timers are not exact: a moment that is so near has come
+SLACK = 0.001  # seconds; timers are not exact: a moment this near counts as due
 SCAN = 1_024  # events that one poll looks at
-SWEEP = 128  # events between two looks at who is behind
+SWEEP = 128  # events between two checks for slow watchers
 REPRESENTATIONS = 16  # whose newest chunk is kept, per kind; each at one place
 
 _log = logger("watches")
@@ -95,9 +95,9 @@ class Watcher:
         self.sink: Callable[[bytes], bool] | None = None
         """Takes frames while ``next`` waits, or declines with False; then ``next`` returns them."""
         self.closed: str | None = None
-        """Why the watch ended, or None while it goes on."""
+        """Why the watch ended, or None while it is open."""
         self.on_close: Callable[[], None] | None = None
-        """Called when the server ends the watch, for those who may be stuck in a write."""
+        """Called when the server ends the watch, for consumers that may be blocked in a write."""
 
     @property
     def progress(self) -> int:
@@ -211,8 +211,8 @@ class Watcher:
     def _set_timer(self, loop: asyncio.AbstractEventLoop, deadline: float) -> None:
         """Have ``_tick`` called by ``deadline``.
 
-        A busy watcher waits thousands of times before its deadline comes: the timer of an earlier
-        wait is left running and looks at the newest deadline when it fires.
+        A busy watcher waits thousands of times before its deadline: the timer of an earlier wait is
+        left running and looks at the newest deadline when it fires.
         """
         if deadline == inf or (self._timer is not None and self._timer.when() <= deadline):
             return
@@ -248,7 +248,7 @@ class Watcher:
         try:
             return any(view(event, matches) is not None for event in events)
         except Exception:
-            return True  # then its own poll raises, and nobody else's
+            return True  # then its own poll raises, and no other
 
     def awake(self, position: int) -> None:
         """Stop waiting: something of concern is at ``position`` or behind it."""
@@ -292,7 +292,7 @@ class Watcher:
             if matches is None or matches(entry):
                 frames.append(frame("ADDED", entry))
                 size += len(frames[-1])
-        self._stage = at  # only now: whoever raised above is asked for the same again
+        self._stage = at  # only now: after an exception above the same is done again
         if self._stage == len(initial):
             frames.append(self._ended)
             self._initial = None
@@ -315,7 +315,7 @@ class Watcher:
 
 
 class Watchers:
-    """All who watch one kind."""
+    """All watchers of one kind."""
 
     def __init__(self, trail: Trail, history: History, limits: StoreLimits, frames: Frames) -> None:
         self.trail = trail
@@ -323,7 +323,7 @@ class Watchers:
         self.limits = limits
         self._frames = frames
         self._open: dict[Watcher, None] = {}
-        # Those who wait, by place: "" is everywhere, "ns/" a namespace, a key one object.
+        # Waiting watchers, by place: "" is everywhere, "ns/" a namespace, a key one object.
         self._waiting: dict[str, dict[Watcher, None]] = {}
         self._unswept = 0
         self._last: dict[tuple[Representation, str], tuple[int, int, bytes]] = {}
@@ -337,7 +337,7 @@ class Watchers:
         self._open[watcher] = None
 
     def remove(self, watcher: Watcher, place: str) -> None:
-        """Forget a watcher."""
+        """Remove a watcher."""
         self._open.pop(watcher, None)
         self.leave(watcher, place)
         if not self._open:
@@ -356,7 +356,7 @@ class Watchers:
                 del self._waiting[place]
 
     def publish(self, start: int, events: Sequence[StoreEvent]) -> None:
-        """Wake whom these events concern; they are on the trail, from position ``start`` on."""
+        """Wake the watchers of these events, which are on the trail from position ``start`` on."""
         if not self._open:
             return
         if self._waiting:
@@ -373,7 +373,7 @@ class Watchers:
             self._sweep()
 
     def shared(self, start: int, representation: Representation, place: str) -> tuple[bytes, int]:
-        """A chunk of everything from ``start`` on, the same bytes for all who are there."""
+        """A chunk of everything from ``start`` on, the same bytes for all watchers there."""
         last = self._last.get((representation, place))
         if last is not None and last[0] == start:
             _, stop, chunk = last
@@ -452,5 +452,5 @@ class Watchers:
 
 
 def concerns(key: str, place: str) -> bool:
-    """Whether an object is where somebody watches: everywhere, in a namespace, or it alone."""
+    """Whether an object is in a watched place: everywhere, a namespace, or one object."""
     return not place or (key.startswith(place) if place.endswith("/") else key == place)

@@ -23,7 +23,7 @@ Faults: TypeAlias = list[StatusCause]
 
 @dataclass(slots=True, kw_only=True)
 class StrategyContext:
-    """What rules may know of the world around the object they judge."""
+    """What rules may read besides the object they validate."""
 
     user: User
     now: str  # RFC 3339, whole seconds
@@ -60,13 +60,13 @@ class Rules:
     """Whether a new object may bring its status along."""
 
     scale_paths: tuple[str, str, str] = (".spec.replicas", ".status.replicas", ".spec.selector")
-    """Where wanted size, present size and selector are, for kinds that can be scaled."""
+    """The paths of wanted size, present size and selector, for kinds with a scale."""
 
     graceful: bool = False
-    """Whether a deletion leaves somebody time to finish."""
+    """Whether a deletion has a grace period."""
 
     allocates: bool = False
-    """Whether ``allocate`` takes something; then ``settled`` hears of every object there is."""
+    """Whether ``allocate`` takes something; then ``settled`` is called for every object."""
 
     default_policy: str = "Background"
     """What a deletion does with dependents where the client does not say."""
@@ -76,7 +76,7 @@ class Rules:
         return names.subdomain(name)
 
     def prepare_create(self, obj: Obj, context: StrategyContext) -> None:
-        """Set what only the server sets, drop what a client may not set; status is gone already."""
+        """Set what only the server sets, drop what clients may not; status is dropped before."""
 
     def prepare_update(self, obj: Obj, old: Obj, context: StrategyContext) -> None:
         """Keep what an update may not touch; status is the old one already."""
@@ -119,7 +119,7 @@ class Rules:
         return 0
 
     def on_mark(self, obj: Obj, context: StrategyContext) -> None:
-        """Change an object when its deletion is asked for the first time."""
+        """Change an object when its deletion is first requested."""
 
     def held(self, obj: Obj) -> bool:
         """Whether something beyond finalizers in metadata keeps a marked object alive."""
@@ -130,7 +130,7 @@ class Rules:
         return []
 
     def settled(self, namespace: str, name: str, obj: Obj | None) -> None:
-        """What an object holds is now this: it was stored, its write failed, or it is gone.
+        """An object now holds this: it was stored, its write failed, or it is deleted.
 
         Called for kinds that allocate: for all objects at start, and for each that changes.
         """

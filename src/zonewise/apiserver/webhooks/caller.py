@@ -38,16 +38,16 @@ REDIRECT_LIMIT = 10
 HTTPS = 443
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 REPEATED = frozenset({307, 308})
-"""Redirects behind which the same is asked again."""
+"""Redirects after which the same request is sent again."""
 
 
 class Unanswered(Exception):
-    """The webhook could not be asked, or did not answer with something to read."""
+    """The webhook could not be called, or its answer could not be read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebhookAddress:
-    """Where to call; ``shown`` is the URL that people know."""
+    """Where to call; ``shown`` is the URL for messages."""
 
     url: URL
     shown: str
@@ -56,7 +56,7 @@ class WebhookAddress:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What came back."""
+    """A webhook's HTTP answer."""
 
     status: int
     headers: Mapping[str, str]
@@ -64,7 +64,7 @@ class Reply:
 
 
 class Services:
-    """Finds who is behind a Service."""
+    """Finds the endpoints of a Service."""
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class Services:
 
 
 class Caller:
-    """Asks webhooks; close it when nobody asks any more."""
+    """Calls webhooks; close it when no more calls are made."""
 
     def __init__(self, services: Services) -> None:
         self._services = services

@@ -1,13 +1,14 @@
 """What a rule may cost at worst, from the bounds its schema gives.
 
 A real server refuses a definition whose rules could take too long on some object that its schema
-admits, and tells the author to bound lists, maps and texts. Its model: reading a name or a field
-costs 1, going through a text a tenth of its length, a loop its range times its body. A text, list
-or map without a bound is as long as a request can make it; what comes out of a function nobody
-knows the size of is longer than anything.
+admits, and asks the author to bound lists, maps and texts. Its model: reading a name or a field
+costs 1, scanning a text a tenth of its length, a loop its range times its body. A text, list or map
+without a bound is as long as a request can make it; the result of a function whose size is unknown
+is longer than anything.
 
 The estimate decides what may be written, so it has to be the real server's also where another
-number would be as good. It is asked once per rule of a definition, never when objects are written.
+number would be as good. It is computed once per rule of a definition, never when objects are
+written.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _META = {
     "kind": _TEXT,
     "metadata": Type(shape="object", fields={"name": _TEXT, "generateName": _TEXT}),
 }
-"""What rules know of every object, whatever its schema says: texts as long as a request."""
+"""What rules can read of every object, whatever its schema says: texts as long as a request."""
 
 
 class Estimate(NamedTuple):
@@ -314,7 +315,7 @@ class _Estimator:
         return Estimate(cost, of.size, item=bodies[-1].size)
 
     def bound(self, node: syntax.Macro, of: Estimate) -> list[Estimate]:
-        """What the variables of a macro stand for."""
+        """The values of a macro's variables."""
         kind = self.kind(node.of)
         plain = Estimate(1, 1)
         inner = of.of.items or of.of.values if of.of is not None else None

@@ -1,15 +1,18 @@
-"""Is a custom resource's value what its structural schema asks for?
+"""Does a custom resource's value conform to its structural schema?
 
 One walk along the type: JSON types and nulls, lengths, patterns, formats, ranges, counts, enums,
 required fields, and the alternatives of ``allOf``, ``anyOf``, ``oneOf`` and ``not``. Every fault
-has the reason, the field path and nearly the words of a real server, in its order.
+has the reason, the field path and nearly the message of a real server, in its order.
 
-On an update a fault in a part that did not change is forgiven: a schema may be tightened without
+On an update a fault in a part that did not change is ignored: a schema may be tightened without
 locking existing objects (the real server calls it ratcheting). Parts of old and new are matched by
 field name, by the keys of keyed lists, and not at all in other lists.
 
 Alternatives multiply work, so the walk is bounded: beyond ``STEP_LIMIT`` values it gives up with a
 fault that says so.
+
+Most values are strings of which nothing more is asked than to be strings. Those are right at the
+first look; paths and old values are for what has to be looked at twice.
 """
 
 from __future__ import annotations
@@ -30,6 +33,17 @@ STEP_LIMIT = 2_000_000
 NOWHERE = "<nil>"  # what a real server puts where a fault has no path
 
 _NAMES = {"object": "object", "map": "object", "list": "array", "int-or-string": "integer,string"}
+_CLASSES: dict[str, tuple[type, ...]] = {
+    "object": (dict,),
+    "map": (dict,),
+    "list": (list,),
+    "string": (str,),
+    "boolean": (bool,),
+    "integer": (int,),
+    "number": (float, int),
+    "int-or-string": (int, str),
+}
+_PLAIN: dict[str, type] = {"string": str, "boolean": bool}
 _INT32 = range(-(2**31), 2**31)
 _INT64 = range(-(2**63), 2**63)
 
@@ -37,7 +51,7 @@ _INT64 = range(-(2**63), 2**63)
 def faults_of(kind: Type, value: Any, *, at: str = "", old: Any = ABSENT) -> list[StatusCause]:
     """Everything wrong with a value; ``old`` is what it replaces, ABSENT when it is created.
 
-    ``at`` is put before the path of every fault, while messages speak of the value alone.
+    ``at`` is put before the path of every fault, while messages are about the value alone.
     """
     return [_below(at, fault) for fault in _Walk().check(_Place(kind, "", old), value)]
 
@@ -49,7 +63,7 @@ def _below(at: str, fault: StatusCause) -> StatusCause:
 
 
 class _Place(NamedTuple):
-    """A type, where it is used, and what was there before."""
+    """A type, where it is used, and the value before."""
 
     kind: Type
     at: str
@@ -107,7 +121,11 @@ class _Walk:
         child = place.kind.items
         if child is not None:
             olds = _items_by_key(place)
+            plain = _plain_class(child)
             for n, item in enumerate(items):
+                if type(item) is plain:
+                    self.steps += 1
+                    continue
                 old = olds.get(_key(place.kind, item), ABSENT) if olds else ABSENT
                 found += self.check(_Place(child, f"{place.at}[{n}]", old), item)
         bounds = place.kind.bounds
@@ -131,8 +149,12 @@ class _Walk:
                 found.append(field_errors.too_many(place.at, size, bounds.max_properties))
         for name, item in value.items():
             child = kind.fields.get(name) or kind.values
-            if child is not None:
-                found += self.check(place.field(name, child), item)
+            if child is None:
+                continue
+            if type(item) is _plain_class(child):
+                self.steps += 1
+                continue
+            found += self.check(place.field(name, child), item)
         found += [
             field_errors.required(f"{place.at}.{name}" if place.at else name)
             for name in kind.required
@@ -168,6 +190,19 @@ class _Walk:
         return found
 
 
+def _plain_class(kind: Type) -> type | None:
+    """The class all of whose values a type takes without another question; None if there is none.
+
+    Numbers have limits even where the schema names none.
+    """
+    if "plain" not in kind.memo:
+        asks = kind.bounds or kind.format or kind.enum or kind.any_of or kind.one_of or kind.all_of
+        plain = None if asks or kind.negated is not None else _PLAIN.get(kind.shape)
+        kind.memo["plain"] = plain
+    found: type | None = kind.memo["plain"]
+    return found
+
+
 def _nowhere(words: str) -> StatusCause:
     return field_errors.invalid(NOWHERE, "", words)
 
@@ -189,7 +224,7 @@ def json_type(value: Any) -> str:
 
 def _wrong_type(place: _Place, value: Any) -> list[StatusCause]:
     kind = place.kind
-    if kind.shape == "any":
+    if kind.shape == "any" or type(value) in _CLASSES[kind.shape]:
         return []
     wanted = _NAMES.get(kind.shape, kind.shape)
     got = json_type(value)
@@ -240,7 +275,10 @@ def _faults_of_number(place: _Place, value: float) -> list[StatusCause]:
             words = f"Checked value must be of type integer {named} in {place.at}"
             found.append(_nowhere(words))
     step = bounds.multiple_of
-    if step is not None and not _is_multiple(value, step):
+    if step is not None and step <= 0:
+        words = f"factor MultipleOf declared for {place.at} must be positive: {_shown(step)}"
+        found.append(field_errors.invalid(place.at, value, words))
+    elif step is not None and not _is_multiple(value, step):
         words = f"{place.name} should be a multiple of {_shown(step)}"
         found.append(field_errors.invalid(place.at, value, words))
     low, high = bounds.minimum, bounds.maximum
@@ -258,8 +296,11 @@ def _faults_of_number(place: _Place, value: float) -> list[StatusCause]:
 def _is_multiple(value: float, step: float) -> bool:
     if isinstance(value, int) and float(step).is_integer():
         return value % int(step) == 0
-    ratio = value / step
-    return math.isclose(ratio, round(ratio), rel_tol=0, abs_tol=1e-12)
+    try:
+        ratio = value / step
+        return math.isclose(ratio, round(ratio), rel_tol=0, abs_tol=1e-12)
+    except OverflowError:  # beyond what Go holds as well, where infinity is no multiple
+        return False
 
 
 def _shown(number: float) -> str:

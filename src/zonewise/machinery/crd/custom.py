@@ -1,12 +1,12 @@
 """What happens to a custom resource between its body and its storage, as pure steps.
 
-``prepared`` is what a decoded body goes through: nulls that may not be null go, unless a default
-takes their place; defaults are filled in; fields unknown to the schema are pruned and named.
+``prepared`` is what a decoded body goes through: nulls that are not nullable are dropped, unless a
+default replaces them; defaults are filled in; fields unknown to the schema are pruned and named.
 ``resource_faults`` is what is checked before it is stored: the schema's constraints, embedded
-objects, keys of keyed lists and members of sets, and last the rules in CEL, which are not asked
-while the object breaks something that a rule could stumble over.
+objects, keys of keyed lists and members of sets, and last the rules in CEL, which are not evaluated
+while the object breaks something that a rule could fail on.
 
-``metadata`` at the root is not of the schema's making and is left to whoever handles metadata.
+``metadata`` at the root is not defined by the schema and is left to the caller.
 """
 
 from __future__ import annotations
@@ -19,7 +19,14 @@ import msgspec
 from zonewise.api import field_errors
 from zonewise.api.errors import StatusCause
 from zonewise.machinery.crd import constraints
-from zonewise.machinery.crd.structural import META_FIELDS, UNKNOWN, has_rules
+from zonewise.machinery.crd.structural import (
+    META_FIELDS,
+    UNKNOWN,
+    has_defaults,
+    has_embedded,
+    has_rules,
+    has_unique_items,
+)
 from zonewise.machinery.fields.comparison import ABSENT
 from zonewise.machinery.schema.types import UNSET, Type
 
@@ -45,11 +52,12 @@ class Pruned(NamedTuple):
 
 def prepared(kind: Type, value: dict[str, Any]) -> Pruned:
     """A custom resource's body, defaulted and pruned; the input is not changed."""
-    return pruned(kind, defaulted(kind, _without_nulls(kind, value)))
+    made = _without_nulls(kind, value)
+    return pruned(kind, defaulted(kind, made) if has_defaults(kind) else made)
 
 
 def coerced(kind: Type, value: dict[str, Any]) -> dict[str, Any]:
-    """An object converted to a kind, without what that kind does not know; no defaults."""
+    """An object converted to a kind, without fields unknown to that kind; no defaults."""
     made: dict[str, Any] = pruned(kind, _without_nulls(kind, value)).value
     return made
 
@@ -103,7 +111,7 @@ def _without_nulls(kind: Type | None, value: Any) -> Any:
 
 
 def pruned(kind: Type, value: Any) -> Pruned:
-    """The value without the fields its schema does not know."""
+    """The value without the fields unknown to its schema."""
     unknown: list[str] = []
     made = _pruned(kind, value, "", unknown)
     return Pruned(made, tuple(sorted(unknown)))
@@ -142,8 +150,9 @@ def resource_faults(
     """
     before = ABSENT if old is None else old
     found = constraints.faults_of(kind, new, old=before)
-    found += embedded_faults(kind, new, root=True)
-    if old is None or not list_faults(kind, old):
+    if has_embedded(kind):
+        found += embedded_faults(kind, new, root=True)
+    if has_unique_items(kind) and (old is None or not list_faults(kind, old)):
         found += list_faults(kind, new)
     if not has_rules(kind):
         return found
@@ -155,7 +164,7 @@ def resource_faults(
 
 
 def list_faults(kind: Type, value: Any, at: str = "") -> list[StatusCause]:
-    """Keys of keyed lists, and members of sets, that are there twice."""
+    """Duplicate keys of keyed lists, and duplicate members of sets."""
     found: list[StatusCause] = []
     if isinstance(value, dict):
         for name, sub in value.items():

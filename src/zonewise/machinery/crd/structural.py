@@ -9,7 +9,7 @@ never fails.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from zonewise.machinery.fields.comparison import same
@@ -62,7 +62,7 @@ def type_of(schema: Schema | None, *, metadata: Type = FREE_METADATA) -> Type:
 
 
 def _metadata(schema: Schema, metadata: Type) -> Type:
-    """The type of metadata with what a schema asks of name and generateName."""
+    """The type of metadata with a schema's constraints on name and generateName."""
     asked = (schema.get("properties") or {}).get("metadata") or {}
     limits = {
         name: _compile(sub, metadata)
@@ -127,7 +127,7 @@ def _list_type(schema: Schema) -> ListType:
 
 
 def _values(schema: Schema, metadata: Type) -> Type:
-    """What a schema asks of values, in the main tree or below a junctor."""
+    """A schema's constraints on values, in the main tree or below a junctor."""
     bounds = {
         _BOUNDS[name]: value
         for name, value in schema.items()
@@ -183,11 +183,39 @@ def subschemas(schema: Schema, at: str) -> Iterator[tuple[str, Schema, bool]]:
 
 def has_rules(kind: Type) -> bool:
     """Whether a rule is anywhere in a type."""
-    known: bool | None = kind.memo.get("has rules")
+    return bool(kind.rules) or _somewhere(kind, "has rules", lambda one: bool(one.rules))
+
+
+def has_embedded(kind: Type) -> bool:
+    """Whether an object with metadata of its own is anywhere below a type."""
+    return _somewhere(kind, "has embedded", lambda one: one.embedded)
+
+
+def has_defaults(kind: Type) -> bool:
+    """Whether a default is anywhere below a type."""
+    return _somewhere(kind, "has defaults", lambda one: one.default is not UNSET, own=True)
+
+
+def has_unique_items(kind: Type) -> bool:
+    """Whether a list whose items may not be there twice is anywhere below a type."""
+    return _somewhere(kind, "unique", lambda one: one.list_type in ("map", "set"), own=True)
+
+
+def _somewhere(kind: Type, name: str, holds: Callable[[Type], bool], *, own: bool = False) -> bool:
+    """Whether something holds of a type below a type; remembered, as types do not change.
+
+    ``own``: only what the schema itself says, thus not in the metadata of objects. What it says of
+    ``apiVersion`` and ``kind`` counts: an embedded object may have defaults for both.
+    """
+    known: bool | None = kind.memo.get(name)
     if known is None:
-        below = [*kind.fields.values(), kind.values, kind.items]
-        known = bool(kind.rules) or any(has_rules(child) for child in below if child is not None)
-        kind.memo["has rules"] = known
+        skipped = META_FIELDS if own and kind.embedded else ()
+        fields = [child for field, child in kind.fields.items() if field not in skipped]
+        below = [child for child in (*fields, kind.values, kind.items) if child is not None]
+        known = any(map(holds, (*kind.fields.values(), *below))) or any(
+            _somewhere(child, name, holds, own=own) for child in below
+        )
+        kind.memo[name] = known
     return known
 
 

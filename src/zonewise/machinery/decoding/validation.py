@@ -1,7 +1,7 @@
 """Is a body what its kind says it is? Every unknown and every duplicate field is named.
 
-`decode` and `accept` first try the fast way (`pruning.tidy`); only a body with something to say
-about it is examined. What its problems mean is the caller's choice by `fieldValidation`: an error
+`decode` and `accept` first try the fast way (`pruning.tidy`); only a body with a problem is
+examined. What its problems mean is the caller's choice by `fieldValidation`: an error
 (`strict_error`), warnings, or nothing. `unhandled` and `unrecognized` are the sentences a real
 server wraps around a refusal.
 """
@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from zonewise.api import field_errors
 from zonewise.api.errors import StatusCause
 from zonewise.machinery.crd.custom import prepared
+from zonewise.machinery.crd.structural import has_embedded
 from zonewise.machinery.decoding.pruning import Surprise, tidy
 from zonewise.machinery.decoding.strict_decode import (
     PROBLEM_LIMIT,
@@ -142,7 +143,7 @@ def _examined(kind: Type, value: Any, strict: bool) -> Decoded:
     cleaned = examination.run(kind, value)
     try:
         tidied = tidy(kind, cleaned)
-    except Surprise:  # a time before the year 1, which Go can tell and Python cannot
+    except Surprise:  # a time before the year 1, which Go supports and Python does not
         raise WrongType("a value is beyond what this server can keep") from None
     return Decoded(tidied, tuple(examination.problems) if strict else ())
 
@@ -153,7 +154,7 @@ def decode_custom(kind: Type, meta: Type, raw: bytes, *, strict: bool = True) ->
     `meta` is the type of ObjectMeta: the metadata of the object and of embedded ones is not the
     schema's affair, it is read as that of every kind is. Raises NotJSON or WrongType.
     """
-    value = read(raw)
+    value = read(raw, finite=True)
     if not isinstance(value, dict):
         raise NotJSON(f"json: cannot unmarshal {what_is(value)} into Go value of type {HEAD}")
     repeated = duplicates(raw) if strict and has_duplicates(raw, value) else ()
@@ -168,7 +169,7 @@ def accept_custom(kind: Type, meta: Type, value: dict[str, Any], *, strict: bool
         value["metadata"] = _metadata(meta, value["metadata"], "metadata", problems)
     value, unknown = prepared(kind, value)
     problems += [f"unknown field {quoted(path)}" for path in sorted(unknown)]
-    for holder, path in _embedded(kind, value, ""):
+    for holder, path in _embedded(kind, value, "") if has_embedded(kind) else ():
         try:
             holder["metadata"] = _metadata(meta, holder["metadata"], f"{path}.metadata", problems)
         except WrongType as error:

@@ -1,17 +1,17 @@
 """Server-side apply: a manager states the fields it cares about, the server does the rest.
 
 The configuration is merged into the live object. Fields this manager applied before and does not
-mention any more are removed, unless somebody else owns them. A field that another manager owns and
-that would get another value is a conflict: all conflicts are named in one refusal, or with
-``force`` the field changes hands. Setting what is there already is no conflict, and makes a
-co-owner. A manager that owns nothing any more is forgotten.
+mention any more are removed, unless another manager owns them. A field that another manager owns
+and that would get another value is a conflict: all conflicts are named in one refusal, or with
+``force`` the field changes its owner. Setting the present value is no conflict, and makes a
+co-owner. A manager that owns nothing any more is removed.
 
-An object that nobody managed before its first apply is first taken as written by
-``before-first-apply``. The manager ``kubectl`` may take over fields that its client-side
-predecessor recorded in the last-applied annotation, and keeps that annotation up to date.
+An object without managers before its first apply counts as written by ``before-first-apply``. The
+manager ``kubectl`` may take over fields that its client-side predecessor recorded in the
+last-applied annotation, and keeps that annotation up to date.
 
-The result is not defaulted, and has a null where the last field of an unowned container went: the
-caller treats it like a request's body.
+The result is not defaulted, and has a null where the last field of an unowned container was
+removed: the caller treats it like a request's body.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import msgspec
 from zonewise.api.errors import ApiError, BadRequest, Status, StatusCause, StatusDetails
 from zonewise.machinery.fields.comparison import Mistyped, compare, fields_of, same, with_named
 from zonewise.machinery.fields.fieldset import (
-    Fields,
+    FieldsV1,
     Path,
     difference,
     has,
@@ -37,8 +37,8 @@ from zonewise.machinery.fields.managed_fields import (
     APPLY,
     STRIPPED,
     UPDATE,
-    Entry,
     Managed,
+    ManagedFieldsEntry,
     Manager,
     Obj,
     Owned,
@@ -67,7 +67,7 @@ class Applied(NamedTuple):
     """
 
     object: Obj
-    managers: list[Entry]
+    managers: list[ManagedFieldsEntry]
     changed: bool
 
 
@@ -154,10 +154,10 @@ def _apply(
 
 
 def _without_abandoned(write: Write, merged: Obj, managed: Managed, last: Owned) -> Obj:
-    """The merged object less what its applier owned, no longer applies, and nobody else owns.
+    """The merged object less what its applier owned, no longer applies, and no other manager owns.
 
-    What lies below an abandoned field without an owner of its own stays. All this is told in the
-    version the applier last applied in; if that is gone, nothing is taken away.
+    What is below an abandoned field without an owner of its own stays. All this is computed in the
+    version the applier last applied in; if that is no longer served, nothing is removed.
     """
     if not last.fields:
         return merged
@@ -173,7 +173,7 @@ def _without_abandoned(write: Write, merged: Obj, managed: Managed, last: Owned)
 
 
 def _pruned(
-    write: Write, kind: Type, version: str, merged: Obj, managed: Managed, last: Fields
+    write: Write, kind: Type, version: str, merged: Obj, managed: Managed, last: FieldsV1
 ) -> Obj:
     last = with_named(kind, last)
     pruned = remove(kind, merged, last) or {}
@@ -194,8 +194,8 @@ def _with_owned(
     managed: Managed,
     at: str,
 ) -> Obj:
-    """``pruned`` with what managers own at one version, told at ``version``."""
-    claimed: Fields = {}
+    """``pruned`` with what managers own at one version, converted to ``version``."""
+    claimed: FieldsV1 = {}
     for owned in managed.values():
         if owned.api_version == at:
             claimed = union(claimed, owned.fields)

@@ -1,4 +1,4 @@
-"""Which fields a write added, changed or removed, and which fields a configuration speaks of.
+"""Which fields a write added, changed or removed, and which fields a configuration sets.
 
 Both answers are sets of fields (``zonewise.machinery.fields.fieldset``) found by walking a value
 along its type: objects and maps by key, keyed lists by their items' keys, set-like lists by value;
@@ -8,7 +8,7 @@ unknown fields) are walked as maps of maps with atomic lists.
 Every ordinary write pays for a comparison, so it is built around Python's own equality: a subtree
 that is equal costs one comparison in C, and only the path to a difference is walked. That equality
 takes ``true`` for ``1``; where the type cannot rule such a change out (custom resources), the
-caller asks for a ``strict`` comparison.
+caller requests a ``strict`` comparison.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from zonewise.api.errors import ParseError
 from zonewise.machinery.fields.fieldset import (
     SELF,
-    Fields,
+    FieldsV1,
     key_element,
     keyed,
     ordered,
@@ -29,7 +29,7 @@ from zonewise.machinery.fields.fieldset import (
 from zonewise.machinery.schema.types import ANY, UNSET, Type
 
 ABSENT: Any = UNSET
-LEAF: Fields = {}  # one for all: sets are never changed in place
+LEAF: FieldsV1 = {}  # one for all: sets are never changed in place
 
 RAW = "io.k8s.apimachinery.pkg.runtime.RawExtension"  # untyped, and owned as one value
 _MAPS = frozenset({"object", "map", "any"})
@@ -43,9 +43,9 @@ class Mistyped(ParseError):
 class Comparison(NamedTuple):
     """Three disjoint sets; all empty means the values are equal to every manager."""
 
-    removed: Fields
-    modified: Fields
-    added: Fields
+    removed: FieldsV1
+    modified: FieldsV1
+    added: FieldsV1
 
 
 def compare(kind: Type, old: Any, new: Any, *, strict: bool = False) -> Comparison:
@@ -55,11 +55,10 @@ def compare(kind: Type, old: Any, new: Any, *, strict: bool = False) -> Comparis
     return Comparison(*[ordered(level) if len(level) > 1 else level for level in levels])
 
 
-def fields_of(kind: Type, value: Any, *, duplicates: bool = True) -> Fields:
+def fields_of(kind: Type, value: Any, *, duplicates: bool = True) -> FieldsV1:
     """Every field a value mentions, as its applier would own them.
 
-    Of items that are there twice only the item is named; with ``duplicates=False`` they are
-    refused.
+    Of duplicate items only the item is named; with ``duplicates=False`` they are refused.
     """
     return _fields_of(kind, value, duplicates) or {}
 
@@ -117,12 +116,12 @@ def child_of(kind: Type, name: str) -> Type:
     return kind.fields.get(name) or kind.values or ANY
 
 
-def with_named(kind: Type, fields: Fields) -> Fields:
+def with_named(kind: Type, fields: FieldsV1) -> FieldsV1:
     """The set with every declared field that leads to a member made a member too.
 
     Owning ``spec.replicas`` then includes ``spec``, but owning ``labels.app`` no key between.
     """
-    out: Fields = {}
+    out: FieldsV1 = {}
     for element, node in fields.items():
         if element == SELF or not node:
             out[element] = node
@@ -134,9 +133,9 @@ def with_named(kind: Type, fields: Fields) -> Fields:
     return out
 
 
-def reconciled(kind: Type, fields: Fields) -> Fields:
+def reconciled(kind: Type, fields: FieldsV1) -> FieldsV1:
     """The set as it reads after a type became atomic: what was owned below is owned as a whole."""
-    out: Fields | None = None
+    out: FieldsV1 | None = None
     for element, node in fields.items():
         if element == SELF or not node:
             continue
@@ -145,7 +144,7 @@ def reconciled(kind: Type, fields: Fields) -> Fields:
         if child is None or child.shape == "any":
             continue
         one = child.atomic or (child.shape == "list" and child.list_type == "atomic")
-        inner: Fields = {} if one else reconciled(child, node)
+        inner: FieldsV1 = {} if one else reconciled(child, node)
         if inner is node:
             continue
         if out is None:
@@ -155,7 +154,7 @@ def reconciled(kind: Type, fields: Fields) -> Fields:
 
 
 def same(left: Any, right: Any) -> bool:
-    """Equality that knows true from 1."""
+    """Equality that distinguishes true from 1."""
     if isinstance(left, dict):
         return (
             isinstance(right, dict)
@@ -263,15 +262,15 @@ def _grouped(kind: Type, items: Sequence[Any]) -> dict[str, tuple[Any, ...]]:
     return groups
 
 
-def _everything(kind: Type, value: Any) -> Fields:
-    """The node of a value that is wholly new or wholly gone: itself and all below."""
+def _everything(kind: Type, value: Any) -> FieldsV1:
+    """The node of a value that is wholly new or wholly removed: itself and all below."""
     if not value or kind.atomic:
         return LEAF
     if type(value) is dict:
         if kind.shape not in _MAPS or kind.name == RAW:
             return LEAF
         fields, values = kind.fields, kind.values or ANY
-        out: Fields = {SELF: LEAF}
+        out: FieldsV1 = {SELF: LEAF}
         for name in sorted(value):
             sub = value[name]
             if type(sub) in _CONTAINERS:
@@ -281,19 +280,19 @@ def _everything(kind: Type, value: Any) -> Fields:
         return out
     if type(value) is list and kind.shape == "list" and kind.list_type != "atomic":
         item = kind.items or ANY
-        inner: Fields = {}
+        inner: FieldsV1 = {}
         for element, one in zip(elements_of(kind, value), value, strict=True):
             inner[element] = LEAF if element in inner else _everything(item, one)
         return {SELF: LEAF, **(ordered(inner) if len(inner) > 1 else inner)}
     return LEAF
 
 
-def _fields_of(kind: Type, value: Any, duplicates: bool) -> Fields | None:
-    """The node of a configured value: ``{}`` for one field, None where nothing is said."""
+def _fields_of(kind: Type, value: Any, duplicates: bool) -> FieldsV1 | None:
+    """The node of a configured value: ``{}`` for one field, None where nothing is set."""
     if kind.atomic or kind.name == RAW:
         return {}
     if isinstance(value, dict) and kind.shape in ("object", "map", "any"):
-        out: Fields = {}
+        out: FieldsV1 = {}
         for name, sub in value.items():
             inner = _fields_of(child_of(kind, name), sub, duplicates)
             if sub is None or sub == {} or name not in kind.fields:
@@ -308,9 +307,9 @@ def _fields_of(kind: Type, value: Any, duplicates: bool) -> Fields | None:
     return None if kind.shape in ("object", "map") else {}
 
 
-def _fields_of_items(kind: Type, items: list[Any], duplicates: bool) -> Fields | None:
+def _fields_of_items(kind: Type, items: list[Any], duplicates: bool) -> FieldsV1 | None:
     item = kind.items or ANY
-    out: Fields = {}
+    out: FieldsV1 = {}
     for element, group in _grouped(kind, items).items():
         if len(group) > 1:
             if not duplicates:

@@ -3,8 +3,8 @@
 A set is a tree of dicts whose keys are path elements: ``f:name`` a field, ``k:{"name":"x"}`` an
 item of a keyed list, ``v:"x"`` a member of a set, ``i:0`` an index. A node is a member of the set
 when it is empty or has the key ``.``; other nodes only lead to members. At the root, ``{}`` is the
-empty set. There is no second representation to decode into: what JSON gives is what we calculate
-with, and an entry nobody changed is stored again as the object it was read as.
+empty set. There is no second representation to decode into: decoded JSON is used as it is, and an
+unchanged entry is stored again as the object it was read as.
 
 Trees are never changed in place. Every operation returns its left operand itself where the result
 equals it, copies only the levels on the way to a difference, and walks the right operand, which
@@ -24,7 +24,7 @@ import msgspec
 
 from zonewise.api.errors import ParseError
 
-Fields: TypeAlias = dict[str, Any]
+FieldsV1: TypeAlias = dict[str, Any]
 Path: TypeAlias = tuple[str, ...]
 
 SELF = "."
@@ -80,14 +80,14 @@ def _json(value: Any) -> str:
     return msgspec.json.encode(value).decode().translate(_ESCAPED)
 
 
-def is_member(node: Fields) -> bool:
-    """Whether the field a node stands for is itself in the set."""
+def is_member(node: FieldsV1) -> bool:
+    """Whether the field of a node is itself in the set."""
     return not node or SELF in node
 
 
-def has(fields: Fields, path: Iterable[str]) -> bool:
+def has(fields: FieldsV1, path: Iterable[str]) -> bool:
     """Whether a path is in the set; the empty path never is."""
-    node: Fields | None = None
+    node: FieldsV1 | None = None
     level = fields
     for element in path:
         node = level.get(element)
@@ -97,31 +97,31 @@ def has(fields: Fields, path: Iterable[str]) -> bool:
     return node is not None and is_member(node)
 
 
-def below(fields: Fields, element: str) -> Fields:
-    """The part of the set that lies below an element, as a set of its own."""
+def below(fields: FieldsV1, element: str) -> FieldsV1:
+    """The part of the set below an element, as a set of its own."""
     node = fields.get(element)
     if not node:
         return {}
     return node if SELF not in node else {key: sub for key, sub in node.items() if key != SELF}
 
 
-def of_paths(paths: Iterable[Sequence[str]]) -> Fields:
+def of_paths(paths: Iterable[Sequence[str]]) -> FieldsV1:
     """The set of these paths."""
-    root: Fields = {}
+    root: FieldsV1 = {}
     for path in paths:
-        chain: Fields = {}
+        chain: FieldsV1 = {}
         for element in reversed(path):
             chain = {element: chain}
         root = union(root, chain)
     return root
 
 
-def paths(fields: Fields) -> Iterator[Path]:
+def paths(fields: FieldsV1) -> Iterator[Path]:
     """Every member: at each level first the members there, then what is below them."""
     yield from _paths((), fields)
 
 
-def _paths(prefix: Path, level: Fields) -> Iterator[Path]:
+def _paths(prefix: Path, level: FieldsV1) -> Iterator[Path]:
     for element, node in level.items():
         if element != SELF and is_member(node):
             yield (*prefix, element)
@@ -151,17 +151,17 @@ def _value_text(value: Any) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def union(left: Fields, right: Fields) -> Fields:
+def union(left: FieldsV1, right: FieldsV1) -> FieldsV1:
     """What is in either."""
     if not left or not right:
         return left or right
     return _union(left, right)
 
 
-def _union(left: Fields, right: Fields) -> Fields:
+def _union(left: FieldsV1, right: FieldsV1) -> FieldsV1:
     if left is right or (not left and not right):
         return left
-    out: Fields | None = None
+    out: FieldsV1 | None = None
     if is_member(right) and not is_member(left):
         out = {SELF: {}, **left}
     if not left:
@@ -183,7 +183,7 @@ def _union(left: Fields, right: Fields) -> Fields:
     return ordered(out) if grown else out
 
 
-def difference(left: Fields, right: Fields) -> Fields:
+def difference(left: FieldsV1, right: FieldsV1) -> FieldsV1:
     """What is in the left set and not in the right one; only equal paths cancel, never what is
     below them.
     """
@@ -193,10 +193,10 @@ def difference(left: Fields, right: Fields) -> Fields:
 
 
 def _less(
-    left: Fields, right: Fields, rest_of: Callable[[Fields, Fields], Fields | None]
-) -> Fields:
+    left: FieldsV1, right: FieldsV1, rest_of: Callable[[FieldsV1, FieldsV1], FieldsV1 | None]
+) -> FieldsV1:
     """The left level, each element that is on the right as well replaced by what rests of it."""
-    out: Fields | None = None
+    out: FieldsV1 | None = None
     for element, theirs in right.items():
         mine = left.get(element)
         if mine is None or element == SELF:
@@ -213,7 +213,7 @@ def _less(
     return left if out is None else out
 
 
-def _difference(left: Fields, right: Fields) -> Fields | None:
+def _difference(left: FieldsV1, right: FieldsV1) -> FieldsV1 | None:
     if not left:
         return None if is_member(right) else left
     rest = _less(left, right, _difference) if right else left
@@ -222,27 +222,27 @@ def _difference(left: Fields, right: Fields) -> Fields | None:
     return _as_node(rest)
 
 
-def _as_node(level: Fields) -> Fields | None:
+def _as_node(level: FieldsV1) -> FieldsV1 | None:
     """A level as a node: nothing left is no node, only itself left is a leaf."""
     if not level:
         return None
     return {} if len(level) == 1 and SELF in level else level
 
 
-def without(left: Fields, right: Fields) -> Fields:
+def without(left: FieldsV1, right: FieldsV1) -> FieldsV1:
     """The left set less every path that is in the right set or below one that is."""
     return _less(left, right, _without) if left and right else left
 
 
-def _without(left: Fields, right: Fields) -> Fields | None:
+def _without(left: FieldsV1, right: FieldsV1) -> FieldsV1 | None:
     if is_member(right):
         return None
     return _as_node(without(left, right)) if left else left
 
 
-def intersection(left: Fields, right: Fields) -> Fields:
+def intersection(left: FieldsV1, right: FieldsV1) -> FieldsV1:
     """What is in both."""
-    out: Fields = {}
+    out: FieldsV1 = {}
     for element, mine in left.items():
         theirs = right.get(element)
         if theirs is None or element == SELF:
@@ -255,14 +255,14 @@ def intersection(left: Fields, right: Fields) -> Fields:
     return out
 
 
-def matching(fields: Fields, patterns: Sequence[Sequence[str]]) -> Fields:
+def matching(fields: FieldsV1, patterns: Sequence[Sequence[str]]) -> FieldsV1:
     """The part of the set at or below one of the patterns, in which ``*`` stands for any element.
 
     A node on the way to a pattern stays a member if it was one.
     """
     if any(not pattern for pattern in patterns):
         return fields
-    out: Fields = {}
+    out: FieldsV1 = {}
     for element, node in fields.items():
         if element == SELF:
             continue
@@ -277,7 +277,7 @@ def matching(fields: Fields, patterns: Sequence[Sequence[str]]) -> Fields:
     return out
 
 
-def ordered(level: Fields) -> Fields:
+def ordered(level: FieldsV1) -> FieldsV1:
     """One level in canonical order."""
     names = sorted(level)
     if names and names[-1] > "g":  # not only fields, which are in order as text
@@ -318,21 +318,20 @@ def _value_rank(value: Any) -> tuple[int, Any]:
     return (3, _json(value))
 
 
-def canonical(fields: Any) -> Fields:
+def canonical(fields: Any) -> FieldsV1:
     """A set that came from outside, checked and put in order.
 
-    Elements of a kind we do not know are dropped, as the real server does; malformed ones are
-    refused.
+    Elements of an unknown kind are dropped, as the real server does; malformed ones are refused.
     """
     if not isinstance(fields, Mapping):
         raise ParseError("a set of fields must be an object")
     return _canonical(fields, DEPTH_LIMIT)
 
 
-def _canonical(level: Mapping[str, Any], depth: int) -> Fields:
+def _canonical(level: Mapping[str, Any], depth: int) -> FieldsV1:
     if not depth:
         raise ParseError(f"a set of fields nests deeper than {DEPTH_LIMIT}")
-    out: Fields = {}
+    out: FieldsV1 = {}
     for element, node in level.items():
         if element == SELF:
             out[SELF] = {}

@@ -1,18 +1,17 @@
-"""Who owns which field: the upkeep of ``metadata.managedFields`` for ordinary writes.
+"""Field ownership: the upkeep of ``metadata.managedFields`` for ordinary writes.
 
 A create, update or patch makes its manager the owner of what it added or changed, and takes the
-same fields from everyone else; what it removed belongs to nobody. An entry is told apart by
-manager, operation, apiVersion (updates only) and subresource. Entries are in a fixed order
-(applies first, then by time and name), at most ten are of updates: beyond that the oldest are
-united.
+same fields from all other managers; what it removed has no owner. An entry is identified by
+manager, operation, apiVersion (updates only) and subresource. Entries are in a fixed order (applies
+first, then by time and name), at most ten are of updates: beyond that the oldest are united.
 
 Every write pays for this, so entries that a write does not touch are passed on as the very dicts
 they were read as: the cost is that of comparing two objects
 (``zonewise.machinery.fields.comparison``) and of a few small sets, not of the number of fields that
 are owned.
 
-What a client sends as managedFields is believed only where the real server believes it: through the
-main resource, when it is well-formed. An empty list or ``[{}]`` forgets all managers; an object
+What a client sends as managedFields is accepted only where the real server accepts it: through the
+main resource, when it is well-formed. An empty list or ``[{}]`` removes all managers; an object
 without managers gets none by ordinary writes, only by apply.
 """
 
@@ -27,7 +26,7 @@ import msgspec
 from zonewise.api.errors import ParseError
 from zonewise.machinery.fields.comparison import Comparison, Mistyped, compare, reconciled, same
 from zonewise.machinery.fields.fieldset import (
-    Fields,
+    FieldsV1,
     canonical,
     difference,
     intersection,
@@ -46,7 +45,7 @@ ANCIENT = "ancient-changes"
 UPDATE, APPLY = "Update", "Apply"
 
 Obj: TypeAlias = dict[str, Any]
-Entry: TypeAlias = dict[str, Any]
+ManagedFieldsEntry: TypeAlias = dict[str, Any]
 
 STRIPPED = of_paths(
     [
@@ -75,7 +74,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Manager(NamedTuple):
-    """What tells one entry from another."""
+    """What distinguishes one entry from another."""
 
     name: str
     operation: str
@@ -86,10 +85,10 @@ class Manager(NamedTuple):
 class Owned(NamedTuple):
     """What an entry says; ``entry`` is the dict it was read from, while nothing of it changed."""
 
-    fields: Fields
+    fields: FieldsV1
     api_version: str
     time: str | None
-    entry: Entry | None = None
+    entry: ManagedFieldsEntry | None = None
 
 
 class VersionView(NamedTuple):
@@ -105,10 +104,10 @@ Views: TypeAlias = Callable[[str], VersionView | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Write:
-    """Who writes what and when, as far as ownership is concerned.
+    """A write: its manager, operation and time.
 
-    ``views`` tells how the object reads at another apiVersion that some entry was made at, or None
-    if that version is gone (such entries are dropped); without it all versions read the same.
+    ``views`` gives the object at another apiVersion that some entry was made at, or None if that
+    version is no longer served (such entries are dropped); without it all versions read the same.
     """
 
     type: Type
@@ -144,7 +143,7 @@ def manager_name(field_manager: str, user_agent: str) -> str:
     return name
 
 
-def updated(write: Write, live: Obj | None, new: Obj) -> list[Entry]:
+def updated(write: Write, live: Obj | None, new: Obj) -> list[ManagedFieldsEntry]:
     """The managedFields of ``new`` after it replaces ``live`` (None on create).
 
     ``new`` is the object before admission and before the fields that the write cannot reach are
@@ -178,8 +177,8 @@ def updated(write: Write, live: Obj | None, new: Obj) -> list[Entry]:
 def _of_new(write: Write, base: Obj, new: Obj) -> Comparison:
     """What a new object adds to nothing at all.
 
-    Objects of one template are the same but for their metadata, so what the rest adds is remembered
-    by its text; the trees are shared, which they may be, as nobody changes one.
+    Objects of one template are the same but for their metadata, so what the rest adds is cached by
+    its text; the trees are shared, which is safe, as they are never changed.
     """
     rest = {name: value for name, value in new.items() if name != "metadata"}
     text = _encode(rest)
@@ -204,7 +203,7 @@ def _of_new(write: Write, base: Obj, new: Obj) -> Comparison:
 def blank(kind: Type) -> Obj:
     """An object of a built-in kind with nothing set, as the real server's own types print it.
 
-    What is in there is not added by whoever creates an object.
+    What is in there is not added by the creator of an object.
     """
     made: Obj | None = kind.memo.get("blank")
     if made is None:
@@ -217,7 +216,7 @@ def blank(kind: Type) -> Obj:
 
 
 def bare(value: Obj) -> Obj:
-    """The object without its managedFields, which nobody owns."""
+    """The object without its managedFields, which have no owner."""
     metadata = value.get("metadata")
     if not isinstance(metadata, dict) or "managedFields" not in metadata:
         return value
@@ -226,7 +225,7 @@ def bare(value: Obj) -> Obj:
 
 
 def entries_of(value: Mapping[str, Any] | None) -> Any:
-    """What an object has as managedFields, None where it says nothing."""
+    """An object's managedFields, None where there are none."""
     metadata = value.get("metadata") if value is not None else None
     return metadata.get("managedFields") if isinstance(metadata, dict) else None
 
@@ -282,7 +281,7 @@ def decode(entries: Any, *, trusted: bool = True) -> Managed:
     return managed
 
 
-def encode(managed: Managed) -> list[Entry]:
+def encode(managed: Managed) -> list[ManagedFieldsEntry]:
     """Entries in the order they are stored in."""
     order = sorted(managed.items(), key=_rank)
     return [owned.entry or _entry(manager, owned) for manager, owned in order]
@@ -299,8 +298,8 @@ def _rank(item: tuple[Manager, Owned]) -> tuple[str, str, str, str, str]:
     )
 
 
-def _entry(manager: Manager, owned: Owned) -> Entry:
-    entry: Entry = {
+def _entry(manager: Manager, owned: Owned) -> ManagedFieldsEntry:
+    entry: ManagedFieldsEntry = {
         "manager": manager.name,
         "operation": manager.operation,
         "apiVersion": owned.api_version,
@@ -340,7 +339,7 @@ def yielded(
     return out
 
 
-def lost(write: Write, owned: Owned, changes: Comparison, objects: tuple[Obj, Obj]) -> Fields:
+def lost(write: Write, owned: Owned, changes: Comparison, objects: tuple[Obj, Obj]) -> FieldsV1:
     """The fields of an entry that a write gives another value."""
     seen = changes_at(write, owned.api_version, changes, objects)
     if seen is None:
@@ -351,7 +350,7 @@ def lost(write: Write, owned: Owned, changes: Comparison, objects: tuple[Obj, Ob
 def changes_at(
     write: Write, version: str, changes: Comparison, objects: tuple[Obj, Obj]
 ) -> Comparison | None:
-    """The changes as an entry made at ``version`` sees them; None if that version is gone."""
+    """The changes as an entry made at ``version`` sees them; None if it is not served."""
     if version == write.api_version or write.views is None:
         return changes
     view = write.views(version)
@@ -404,7 +403,7 @@ def capped(managed: Managed) -> Managed:
 
 
 def with_times_kept(old: Obj, new: Obj) -> Obj:
-    """``new``, with the times of ``old``'s entries if nothing but times tells the two apart."""
+    """``new``, with the times of ``old``'s entries if nothing but times differs."""
     before, after = entries_of(old), entries_of(new)
     if not before or not after or len(before) != len(after) or before == after:
         return new
@@ -415,5 +414,5 @@ def with_times_kept(old: Obj, new: Obj) -> Obj:
     return {**new, "metadata": {**new["metadata"], "managedFields": before}}
 
 
-def _timeless(entry: Entry) -> Entry:
+def _timeless(entry: ManagedFieldsEntry) -> ManagedFieldsEntry:
     return {name: value for name, value in entry.items() if name != "time"}

@@ -1,7 +1,7 @@
 """Typed merging: a partial configuration into a whole object, and fields out of one again.
 
 ``merge`` keeps everything the configuration does not mention and takes its values where it does.
-Keyed and set-like lists are merged item by item: items both know stand in the configuration's
+Keyed and set-like lists are merged item by item: items that both have are in the configuration's
 order, items only the object has keep their place between them. ``remove`` takes a set of fields out
 of an object. ``check`` is what a configuration has to pass before: declared fields only, values of
 the right JSON type, no item twice. All three are pure and share unchanged parts with their input.
@@ -20,7 +20,7 @@ from zonewise.machinery.fields.comparison import (
     elements_of,
     is_granular,
 )
-from zonewise.machinery.fields.fieldset import Fields, below, is_member, text
+from zonewise.machinery.fields.fieldset import FieldsV1, below, is_member, text
 from zonewise.machinery.schema.types import ANY, Type
 
 _NUMBERS = ("integer", "number")
@@ -67,7 +67,7 @@ def _merge_lists(kind: Type, live: list[Any], config: list[Any]) -> list[Any]:
     wanted = dict(zip(mine, config, strict=True))
     present: dict[str, Any] = {}
     for element, value in zip(theirs, live, strict=True):
-        # an item that is there twice cannot be merged with: the configured one replaces both
+        # a duplicate item cannot be merged with: the configured one replaces both
         present[element] = None if element in present else value
     shared = [element for element in mine if element in present]
     out: list[Any] = []
@@ -103,7 +103,7 @@ def _merge_lists(kind: Type, live: list[Any], config: list[Any]) -> list[Any]:
     return out
 
 
-def remove(kind: Type, value: Any, fields: Fields) -> Any:
+def remove(kind: Type, value: Any, fields: FieldsV1) -> Any:
     """The value without these fields and all below them; None when nothing of it is left."""
     if not fields:
         return value
@@ -119,7 +119,7 @@ def remove(kind: Type, value: Any, fields: Fields) -> Any:
     return value
 
 
-def _remove_from_map(kind: Type, value: dict[str, Any], fields: Fields) -> dict[str, Any]:
+def _remove_from_map(kind: Type, value: dict[str, Any], fields: FieldsV1) -> dict[str, Any]:
     out: dict[str, Any] = {}
     for name, sub in value.items():
         node = fields.get("f:" + name)
@@ -130,7 +130,7 @@ def _remove_from_map(kind: Type, value: dict[str, Any], fields: Fields) -> dict[
     return out
 
 
-def _remove_from_list(kind: Type, items: list[Any], fields: Fields) -> list[Any]:
+def _remove_from_list(kind: Type, items: list[Any], fields: FieldsV1) -> list[Any]:
     out = []
     for item in items:
         element = element_of(kind, item)

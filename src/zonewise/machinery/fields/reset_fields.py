@@ -10,17 +10,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from zonewise.machinery.fields.comparison import Comparison
-from zonewise.machinery.fields.fieldset import Fields, matching, of_paths, without
+from zonewise.machinery.fields.fieldset import FieldsV1, matching, of_paths, without
 
 
 @dataclass(frozen=True, slots=True)
 class Reset:
     """What a write does not reach: everything in ``fields``, or all but what ``only`` matches."""
 
-    fields: Fields = field(default_factory=dict)
+    fields: FieldsV1 = field(default_factory=dict)
     only: tuple[tuple[str, ...], ...] = ()
 
-    def kept(self, fields: Fields) -> Fields:
+    def kept(self, fields: FieldsV1) -> FieldsV1:
         """The part of a set that the write reaches."""
         if self.only:
             return matching(fields, self.only)

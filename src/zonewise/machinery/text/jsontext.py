@@ -1,6 +1,6 @@
-"""JSON as a real API server reads it: what it forgives, what it counts twice, and how it complains.
+"""JSON as a real API server reads it: what it tolerates, duplicate keys, and its error messages.
 
-The fast decoder knows neither duplicate keys nor Go's error messages. Both matter only for the
+The fast decoder reports neither duplicate keys nor Go's error messages. Both matter only for the
 few bodies that have something wrong with them, so they are found in a second reading. That a body
 has duplicate keys is seen without one: the decoded value is encoded again, and a key that was
 dropped on the way took at least two quotation marks with it.
@@ -12,6 +12,7 @@ Nesting is bounded by `DEPTH_LIMIT`, so that no later walk of a value can run ou
 from __future__ import annotations
 
 import json
+import math
 import re
 from typing import Any
 
@@ -32,7 +33,7 @@ class NotJSON(ParseError):
 
 
 class Pairs(list[tuple[str, Any]]):
-    """An object with all its members in order, also those whose key comes again."""
+    """An object with all its members in order, also those with duplicate keys."""
 
 
 class Literal(float):
@@ -46,16 +47,25 @@ class Literal(float):
         return made
 
 
-def read(raw: bytes) -> Any:
-    """The value that a body is; of duplicate keys the last one counts."""
+def read(raw: bytes, *, finite: bool = False) -> Any:
+    """The value that a body is; of duplicate keys the last one counts.
+
+    A number that no float can hold is infinite, for a type to complain about; where there may be
+    none, ``finite``, it is refused: encoded again it would be null.
+    """
+    pairs: Any = None
     try:
-        value = msgspec.json.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        value = plain(read_pairs(raw))
+        try:
+            value = msgspec.json.decode(raw)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            pairs = read_pairs(raw)
+            value = plain(pairs)
     except RecursionError:
         raise NotJSON(complaint(raw)) from None
     if raw.count(b"{") + raw.count(b"[") > DEPTH_LIMIT and _depth(value) > DEPTH_LIMIT:
         raise NotJSON(complaint(raw))
+    if finite and (number := _infinite(pairs)):
+        raise NotJSON(f"json: cannot unmarshal number {number} into Go value of type float64")
     return value
 
 
@@ -109,6 +119,14 @@ def plain(value: Any) -> Any:
     return float(value) if isinstance(value, Literal) else value
 
 
+def _infinite(value: Any) -> str:
+    """The first number that no float can hold, as it was written; empty if there is none."""
+    if isinstance(value, Literal):
+        return value.text if math.isinf(value) else ""
+    items = (item for _, item in value) if isinstance(value, Pairs) else value
+    return next(filter(None, map(_infinite, items)), "") if isinstance(value, list) else ""
+
+
 def _repaired(value: Any) -> Any:
     if isinstance(value, Pairs):
         return Pairs((_repaired(name), _repaired(item)) for name, item in value)
@@ -127,7 +145,7 @@ def summary(raw: bytes) -> str:
 
 
 def complaint(raw: bytes) -> str:
-    """What Go's scanner says of a text that is not JSON."""
+    """The error of Go's scanner for a text that is not JSON."""
     return _Scanner(raw.decode("latin-1")).run()
 
 

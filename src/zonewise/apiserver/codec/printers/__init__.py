@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from zonewise.apiserver.codec.printers import cluster, network, pods, storage, workloads
+from zonewise.apiserver.codec.printers import cluster, devices, network, pods, storage, workloads
 from zonewise.apiserver.codec.printers.base import (
     NONE,
     PRINTERS,
@@ -23,7 +23,7 @@ from zonewise.machinery.schema.kinds import Kind
 
 __all__ = ["duration", "printer_of"]
 
-MODULES = (cluster, network, pods, storage, workloads)
+MODULES = (cluster, devices, network, pods, storage, workloads)
 """Importing them is what registers their printers."""
 
 

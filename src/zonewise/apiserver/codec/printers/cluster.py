@@ -8,6 +8,7 @@ from typing import Any
 from zonewise.apiserver.codec.printers.base import (
     NONE,
     UNKNOWN,
+    UNSET,
     Obj,
     age_of,
     duration,
@@ -55,6 +56,15 @@ def _node(obj: Obj, now: str) -> list[Any]:
         info.get("kernelVersion") or UNKNOWN,
         info.get("containerRuntimeVersion") or UNKNOWN,
     ]
+
+
+@prints("/componentstatuses")
+def _component_status(obj: Obj, _: str) -> list[Any]:
+    for one in obj.get("conditions") or ():
+        if one.get("type") == "Healthy":
+            state = "Healthy" if one.get("status") == "True" else "Unhealthy"
+            return [name_of(obj), state, one.get("message", ""), one.get("error", "")]
+    return [name_of(obj), "Unknown", "", ""]
 
 
 @prints("/namespaces")
@@ -149,6 +159,67 @@ def _binding(obj: Obj, now: str) -> list[Any]:
 )
 def _webhooks(obj: Obj, now: str) -> list[Any]:
     return [name_of(obj), len(obj.get("webhooks") or ()), age_of(obj, now)]
+
+
+@prints(
+    "admissionregistration.k8s.io/mutatingadmissionpolicies",
+    "admissionregistration.k8s.io/validatingadmissionpolicies",
+)
+def _policy(obj: Obj, now: str) -> list[Any]:
+    spec = spec_of(obj)
+    kind = spec.get("paramKind")
+    return [
+        name_of(obj),
+        len(spec.get("validations") or spec.get("mutations") or ()),
+        UNSET if kind is None else f"{kind.get('apiVersion', '')}/{kind.get('kind', '')}",
+        age_of(obj, now),
+    ]
+
+
+@prints(
+    "admissionregistration.k8s.io/mutatingadmissionpolicybindings",
+    "admissionregistration.k8s.io/validatingadmissionpolicybindings",
+)
+def _policy_binding(obj: Obj, now: str) -> list[Any]:
+    spec = spec_of(obj)
+    parameters = spec.get("paramRef") or {}
+    if parameters.get("name"):
+        named = f"{parameters.get('namespace') or '*'}/{parameters['name']}"
+    elif parameters.get("selector") is not None:
+        named = _selector_in_go(parameters["selector"])
+    else:
+        named = UNSET
+    return [name_of(obj), spec.get("policyName", ""), named, age_of(obj, now)]
+
+
+def _selector_in_go(selector: Obj) -> str:
+    """A selector as Go shows the value itself, which is what a real server puts into this cell."""
+    labels = "".join(f"{k}: {v}," for k, v in sorted((selector.get("matchLabels") or {}).items()))
+    wanted = "".join(
+        f"LabelSelectorRequirement{{Key:{one.get('key', '')},Operator:{one.get('operator', '')},"
+        f"Values:[{' '.join(one.get('values') or ())}],}},"
+        for one in selector.get("matchExpressions") or ()
+    )
+    return (
+        f"&LabelSelector{{MatchLabels:map[string]string{{{labels}}},"
+        f"MatchExpressions:[]LabelSelectorRequirement{{{wanted}}},}}"
+    )
+
+
+@prints("apiregistration.k8s.io/apiservices")
+def _api_service(obj: Obj, now: str) -> list[Any]:
+    service = spec_of(obj).get("service")
+    served = "Local"
+    if service is not None:
+        served = f"{service.get('namespace', '')}/{service.get('name', '')}"
+    state = "Unknown"
+    for one in status_of(obj).get("conditions") or ():
+        if one.get("type") == "Available":
+            state = one.get("status", "")
+            if state != "True" and one.get("reason"):
+                state += f" ({one['reason']})"
+            break
+    return [name_of(obj), served, state, age_of(obj, now)]
 
 
 @prints("certificates.k8s.io/certificatesigningrequests")

@@ -1,8 +1,8 @@
 """Events, in their two groups.
 
-The old group takes almost anything; the new one wants to know who reports what, and lets nothing
-but the series change afterwards. Whatever group an event comes from, faults name its fields as the
-old group does.
+The old group accepts almost anything; the new one requires the reporter and the action, and lets
+nothing but the series change afterwards. Whatever group an event comes from, faults name its fields
+as the old group does.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class EventRules(Rules):
     """Events of the core group."""
 
     controller = "reportingComponent"
-    """What faults call the one who reports."""
+    """The name of the reporter's field in faults."""
 
     by_place = True
     """Whether an event must be in the namespace its object says it is in."""
@@ -68,7 +68,7 @@ class EventRules(Rules):
         return found
 
     def validate(self, obj: Obj, context: StrategyContext) -> Faults:
-        """An event is where its object is; one with a time says who did what."""
+        """An event is in its object's namespace; one with an eventTime has reporter and action."""
         found: Faults = []
         place = (obj.get("involvedObject") or {}).get("namespace", "")
         mine = obj["metadata"].get("namespace", "")
@@ -132,7 +132,7 @@ class NewEventRules(EventRules):
         return found
 
     def validate_update(self, obj: Obj, old: Obj, context: StrategyContext) -> Faults:
-        """What an event said it goes on saying."""
+        """Only the series of an event may change."""
         event, before = old_form(obj), old_form(old)
         found = self.validate(event, context)
         if event.get("series") != before.get("series"):

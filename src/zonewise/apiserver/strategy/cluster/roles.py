@@ -1,13 +1,14 @@
-"""Roles and bindings, and that nobody gives away what is not theirs.
+"""Roles and bindings, and the prevention of privilege escalation.
 
-Whoever writes a role must hold every permission it grants, or the verb ``escalate`` on it; whoever
-writes a binding must hold what the role it names grants, or the verb ``bind`` on that role. The
-check comes before any other fault of the object is looked for, as on a real server, and passes
-writes that only let garbage collection go on.
+The writer of a role must hold every permission it grants, or the verb ``escalate`` on it; the
+writer of a binding must hold what the role it names grants, or the verb ``bind`` on that role. The
+check comes before any other validation of the object, as on a real server, and passes writes that
+only unblock garbage collection.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from zonewise.api import field_errors
@@ -27,7 +28,7 @@ EVERYTHING = (
 SUBJECT_GROUPS = {"Group": GROUP, "ServiceAccount": "", "User": GROUP}
 
 
-class _Guarded(Rules):
+class _Guarded(Rules, ABC):
     """What roles and bindings share."""
 
     def __init__(self, authorizer: Authorizer, kind: str, plural: str) -> None:
@@ -39,7 +40,7 @@ class _Guarded(Rules):
         return names.path_segment(name)
 
     def prepare_create(self, obj: Obj, context: StrategyContext) -> None:
-        """Nobody gives away what is not theirs."""
+        """Prevent privilege escalation."""
         if MASTERS not in context.user.groups:
             self._guard(obj, None, context.user)
 
@@ -48,8 +49,8 @@ class _Guarded(Rules):
         if MASTERS not in context.user.groups and not _only_collection(obj, old):
             self._guard(obj, old, context.user)
 
-    def _guard(self, obj: Obj, old: Obj | None, user: User) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _guard(self, obj: Obj, old: Obj | None, user: User) -> None: ...
 
     def _holds(self, user: User, verb: str, plural: str, namespace: str, name: str) -> bool:
         act = Attempt(

@@ -1,8 +1,8 @@
 """Cluster addresses and node ports of Services.
 
-What is in use is what the stored Services hold, so nothing has to be repaired or given back: an
-address is free the moment its Service is gone. A Service holds its own from the moment its write is
-on its way; the state's events then confirm or correct that. Addresses are chosen at random from the
+What is in use is what the stored Services hold, so nothing has to be repaired or released: an
+address is free the moment its Service is deleted. A Service holds its own from the moment its write
+begins; the state's events then confirm or correct that. Addresses are chosen at random from the
 upper part of the range first, as a real server does, so that fixed ones in the lower part rarely
 clash.
 """
@@ -15,12 +15,12 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 Obj = dict[str, Any]
-Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+IPNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
 
-Holder = tuple[str, str]
+AddressHolder = tuple[str, str]
 
-API_SERVER: Holder = ("default", "kubernetes")
-"""The Service that stands for the API server itself, at the first address of the range."""
+API_SERVER: AddressHolder = ("default", "kubernetes")
+"""The Service of the API server itself, at the first address of the range."""
 
 PORTS = range(30000, 32768)
 TRIES = 64
@@ -34,16 +34,16 @@ class Allocation:
     """What is held, and by which Service (namespace, name)."""
 
     def __init__(self, networks: Iterable[str], rng: random.Random) -> None:
-        self._networks: dict[str, Network] = {
+        self._networks: dict[str, IPNetwork] = {
             f"IPv{network.version}": network for network in map(ipaddress.ip_network, networks)
         }
         self._rng = rng
-        self._addresses: dict[str, Holder] = {}
-        self._ports: dict[tuple[int, str], Holder] = {}
-        self._held: dict[Holder, tuple[tuple[str, ...], tuple[tuple[int, str], ...]]] = {}
+        self._addresses: dict[str, AddressHolder] = {}
+        self._ports: dict[tuple[int, str], AddressHolder] = {}
+        self._held: dict[AddressHolder, tuple[tuple[str, ...], tuple[tuple[int, str], ...]]] = {}
 
-    def hold(self, holder: Holder, spec: Obj | None) -> None:
-        """From now on a Service holds what its spec says, or (None) nothing."""
+    def hold(self, holder: AddressHolder, spec: Obj | None) -> None:
+        """A Service now holds what its spec says, or (None) nothing."""
         addresses, ports = self._held.pop(holder, ((), ()))
         for address in addresses:
             self._addresses.pop(address, None)
@@ -66,7 +66,7 @@ class Allocation:
         """The address of the API server itself."""
         return str(next(iter(self._networks.values()))[1])
 
-    def fault(self, address: str, family: str, holder: Holder) -> str:
+    def fault(self, address: str, family: str, holder: AddressHolder) -> str:
         """Why an address cannot be taken, or nothing."""
         network = self._networks.get(family)
         if network is None or ipaddress.ip_address(address) not in network:
@@ -92,7 +92,7 @@ class Allocation:
                 return found
         raise Exhausted(f"every address of {network} is in use")
 
-    def port_fault(self, port: int, protocol: str, holder: Holder) -> str:
+    def port_fault(self, port: int, protocol: str, holder: AddressHolder) -> str:
         """Why a node port cannot be taken, or nothing."""
         if port not in PORTS:
             return (

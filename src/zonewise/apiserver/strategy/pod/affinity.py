@@ -1,4 +1,4 @@
-"""Where a pod wants to be: affinity, tolerations, spreading."""
+"""Where a pod may be scheduled: affinity, tolerations, spreading."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PATIENCE = tuple(
     }
     for trouble in ("not-ready", "unreachable")
 )
-"""What admission gives to nearly every pod, and is known to be good."""
+"""What admission adds to nearly every pod, and is known to be valid."""
 
 
 def affinity_faults(affinity: Obj, path: str) -> Faults:

@@ -180,10 +180,12 @@ def _chosen(path: str, value: str, known: tuple[str, ...]) -> StatusCause:
 def is_address(text: str) -> bool:
     """Whether a text is an IP address; one of IPv4 in the clothes of IPv6 is none."""
     try:
-        address = ipaddress.ip_address(text)
+        if ":" in text:
+            return "%" not in text and ipaddress.IPv6Address(text).ipv4_mapped is None
+        ipaddress.IPv4Address(text)
     except ValueError:
         return False
-    return "%" not in text and getattr(address, "ipv4_mapped", None) is None
+    return True
 
 
 def _host_network(spec: Obj, path: str, is_pod: bool) -> Faults:

@@ -61,7 +61,7 @@ def token_projection() -> Obj:
 
 
 TOKEN_PROJECTION = token_projection()
-"""It is known to be good."""
+"""It is known to be valid."""
 
 
 def volume_faults(volumes: list[Obj], path: str, pod_name: str, *, pod: bool) -> Faults:
@@ -416,7 +416,7 @@ def no_backsteps(target: str, path: str) -> Faults:
 
 
 def unreserved_path(target: str, path: str) -> Faults:
-    """A local path whose first name the kubelet does not keep for itself."""
+    """A local path whose first name is not reserved by the kubelet."""
     found = local_path(target, path)
     if target.startswith("..") and not target.startswith("../"):
         found.append(field_errors.invalid(path, target, "must not start with '..'"))
