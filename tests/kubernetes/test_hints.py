@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import re
 import socket
-import time
 import urllib.request
 from collections.abc import Iterator
 
@@ -30,7 +29,6 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 
 CONTROLLERS = ("serviceaccount-controller", "namespace-controller")
 SLICES = "endpointslice-controller"
-LEASE = 15.0
 FEW = OverloadLimits()
 
 
@@ -180,8 +178,11 @@ def hinted(cache: Cache, crowd: Crowd) -> int:
     )
 
 
-async def test_the_next_leader_writes_soon(plane: real.ControlPlane) -> None:
-    """The leader is killed; the other replica writes its first slice within the lease and 2 s."""
+async def test_the_next_leader_writes(plane: real.ControlPlane) -> None:
+    """The leader is killed; the other replica takes its lease and writes what changed meanwhile.
+
+    How soon is shown in virtual time, by ``tests/runtime/election``.
+    """
     async with cluster(plane, "failing-over") as (crowd, cache):
         installed = Installed(plane, crowd.client, "zonewise-failing-over", role="own")
         try:
@@ -191,11 +192,9 @@ async def test_the_next_leader_writes_soon(plane: real.ControlPlane) -> None:
             await settled(crowd, cache)
             await installed.heard("controller-2", "leader seen")
             await asyncio.to_thread(installed.end, "controller")
-            killed = time.monotonic()
             before = versions(cache, crowd.namespace)
             await crowd.add_pod("s000")
             await until(lambda: versions(cache, crowd.namespace) != before)
-            assert time.monotonic() - killed < LEASE + 2
             await settled(crowd, cache)
         finally:
             await installed.remove()

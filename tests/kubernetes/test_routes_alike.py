@@ -127,7 +127,7 @@ def differences(made: NodeRoutes, family: str, rules: Rules) -> list[str]:
                 if fate != Fate(route.action, ends):
                     found.append(f"{where}: {route.action} {ends}, kube-proxy: {fate}")
                 allowed = tuple(sorted((*route.source_ranges, *route.own_sources)))
-                if route.path == "LoadBalancer" and rules.sources(way) != allowed:
+                if route.address is not None and rules.sources(way) != allowed:
                     found.append(f"{where}: from {allowed}, kube-proxy: {rules.sources(way)}")
                 kept = rules.affinity(way) if route.path == "ClusterIP" else set()
                 if kept - {port.affinity_seconds}:

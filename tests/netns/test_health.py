@@ -156,6 +156,34 @@ async def test_health_checks_answer_for_the_family_that_asks(lab: Lab) -> None:
     assert await says("IPv4", 200, 1)
 
 
+async def test_health_checks_are_where_node_ports_are(lab: Lab) -> None:
+    """At the addresses of the Node, or in the networks that are given; nowhere else."""
+    made = await lab.service(
+        "placed", type="LoadBalancer", externalTrafficPolicy="Local", nodePort=30103
+    )
+    port = made["spec"]["healthCheckNodePort"]
+    await lab.endpoints("placed", "pod-1x", "pod-2x")
+
+    async def answered() -> list[str]:
+        asked = (
+            ("outside", node_address("node-1")),
+            ("pod-1x", "10.244.1.1"),
+            ("node-1", "127.0.0.1"),
+        )
+        return [one for who, one in asked if (await get(lab, who, one, port, "/"))[0] == 200]
+
+    async def only(address: str) -> bool:
+        return await answered() == [address]
+
+    await lab.until(lambda: only(node_address("node-1")), lambda: "at the Node's address")
+    lab.stop_proxy("node-1")
+    lab.start_proxy("node-1", "--nodeport-addresses", "10.244.0.0/16")
+    await lab.until(lambda: only("10.244.1.1"), lambda: "at the address within the network")
+    lab.stop_proxy("node-1")
+    lab.start_proxy("node-1")
+    await lab.until(lambda: only(node_address("node-1")), lambda: "as before")
+
+
 async def events(lab: Lab, service: str) -> list[str]:
     found = await lab.client.list(EVENT, "default")
     return [one.raw["reason"] for one in found if one.raw["regarding"].get("name") == service]

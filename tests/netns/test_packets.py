@@ -172,6 +172,30 @@ async def test_affinity_keeps_a_client_at_its_endpoint(lab: Lab) -> None:
     assert await lab.spread("pod-2x", address) == {second}
 
 
+async def test_affinity_is_renewed_by_each_connection(lab: Lab) -> None:
+    """How long a client is remembered begins anew with every connection, by whatever way."""
+    made = await lab.service(
+        "renewed",
+        sessionAffinity="ClientIP",
+        sessionAffinityConfig={"clientIP": {"timeoutSeconds": 50}},
+        externalIPs=["203.0.113.6"],
+    )
+    await lab.endpoints("renewed", "pod-3x")
+    await lab.reaches("pod-2x", made["spec"]["clusterIP"], "pod-3x")
+    client = re.compile(rf"{re.escape(PODS['pod-2x'].ipv4)} expires (\d+)s")
+
+    def left() -> int:
+        found = client.search(nft(lab.space("node-2"), "list", "table", "ip", "zonewise"))
+        assert found is not None
+        return int(found[1])
+
+    for address in (made["spec"]["clusterIP"], "203.0.113.6"):
+        await lab.until(lambda: left() < 49, lambda: f"{left()} seconds are left")
+        before = left()
+        assert (await lab.ask("pod-2x", address)).pod == "pod-3x"
+        assert left() > before
+
+
 async def test_internal_traffic_policy_local(lab: Lab) -> None:
     """With internalTrafficPolicy Local a node uses its own endpoints or drops."""
     address = await lab.cluster_ip("inlocal", internalTrafficPolicy="Local")

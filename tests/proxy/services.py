@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from zonewise.traffic.routes import (
-    Action,
     Backend,
     Family,
     Path,
     PortRoutes,
     Route,
+    RouteAction,
     RouteRule,
     ServiceRoutes,
     Source,
@@ -30,7 +30,7 @@ def route(
     *backends: Backend,
     number: int = 80,
     source: Source = "any",
-    action: Action = "dnat",
+    action: RouteAction = "dnat",
     ranges: tuple[str, ...] = (),
     own: tuple[str, ...] = (),
 ) -> Route:

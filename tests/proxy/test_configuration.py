@@ -149,6 +149,17 @@ def test_networks_by_mode() -> None:
     assert beside.networks(node, addresses, ("10.96.0.0/12",))["IPv4"]["service-cidrs"] == ()
 
 
+def test_node_ports_are_everywhere_in_a_family_that_nothing_is_said_of() -> None:
+    """Networks of one family leave the other one open, as kube-proxy does; so does a Node."""
+    given = ProxySettings(node_name="n", nodeport_addresses=("10.0.0.0/8",))
+    found = given.networks(Node(), ("10.0.0.1", "fd00::1"), ())
+    assert found["IPv4"]["nodeport-addresses"] == ("10.0.0.0/8",)
+    assert found["IPv6"]["nodeport-addresses"] == ("::/0",)
+    primary = ProxySettings(node_name="n").networks(Node(), ("fd00::1",), ())
+    assert primary["IPv4"]["nodeport-addresses"] == ("0.0.0.0/0",)
+    assert primary["IPv6"]["nodeport-addresses"] == ("fd00::1/128",)
+
+
 def test_kernel_settings_are_raised_if_asked_and_never_lowered(tmp_path: Path) -> None:
     """Only what was asked for is written; a larger table stays."""
     for name, value in (

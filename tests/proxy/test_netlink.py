@@ -208,7 +208,7 @@ def test_notices_of_our_own_helpers_are_left_out(link: NetlinkSocket) -> None:
     ids=["IPv4", "IPv6"],
 )
 def test_udp_flows_are_found_by_where_they_go_and_removed_once(
-    netns: str, family: nftables.Family, rewritten: str, plain: str
+    netns: str, family: nftables.NetlinkFamily, rewritten: str, plain: str
 ) -> None:
     """A rewritten flow is found by address and port, told from others, and gone after removal."""
     four = family == IPV4

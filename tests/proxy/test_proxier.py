@@ -22,7 +22,7 @@ from zonewise.proxy.netlink import NetlinkError, Touched
 from zonewise.proxy.observer import Observer, Sync
 from zonewise.proxy.proxier import RESYNC, Proxier
 from zonewise.proxy.settings import ProxySettings
-from zonewise.proxy.tables.choices import Choice
+from zonewise.proxy.tables.choices import EndpointChoice
 from zonewise.proxy.tables.desired import Changes
 from zonewise.proxy.tables.kernel import Kernel, Networks
 from zonewise.proxy.tables.layout import decode
@@ -73,7 +73,7 @@ class Remembering(Kernel):
         self,
         changes: Changes,
         networks: Networks,
-        choices: Iterable[tuple[FamilyName, Choice]],
+        choices: Iterable[tuple[FamilyName, EndpointChoice]],
     ) -> None:
         if self.refusals:
             self.refusals -= 1
@@ -85,7 +85,9 @@ class Remembering(Kernel):
         self.writes.append(changes)
 
     def sweep(
-        self, elements: Mapping[bytes, bytes] | None, choices: Iterable[tuple[FamilyName, Choice]]
+        self,
+        elements: Mapping[bytes, bytes] | None,
+        choices: Iterable[tuple[FamilyName, EndpointChoice]],
     ) -> None:
         return
 
@@ -317,6 +319,22 @@ async def test_a_node_that_moves_is_routed_anew() -> None:
         zone = {"metadata": {"labels": {"topology.kubernetes.io/zone": "b"}}}
         await made.client.patch(Node, "n1", None, zone)
         await made.reaches(address, 1)
+
+
+async def test_other_labels_of_this_node_wake_only_services_with_keys() -> None:
+    """A label of this node that is not its zone moves Services with keys, and no other."""
+    async with trial() as made:
+        for name, rack in (("n2", "r1"), ("n3", "r2")):
+            await made.node(name, rack=rack)
+        plain = await made.service("plain", "n2", "n3")
+        keyed = await made.service("keyed", "n2", "n3", keys="rack")
+        await made.reaches(plain, 0, 1)
+        await until(lambda: made.proxier.waiting_since is None)
+        for rack, chosen in (("r1", 0), ("r2", 1)):
+            made.looking.keys.clear()
+            await made.client.patch(Node, "n1", None, {"metadata": {"labels": {"rack": rack}}})
+            await made.reaches(keyed, chosen)
+            assert set(made.looking.keys) == {("default", "keyed")}
 
 
 async def test_labels_of_other_nodes_wake_only_services_with_keys() -> None:

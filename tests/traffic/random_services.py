@@ -72,6 +72,8 @@ def random_service(
                 [{"hostname": "lb.example.com"}],
             )
         )
+        if ingress and rng.random() < 0.2:
+            spec["externalIPs"] = [f"198.19.{number >> 8}.{number & 255}"]
     meta = {"name": "s", "namespace": f"r{number}"}
     service = {"apiVersion": "v1", "kind": "Service", "metadata": meta, "spec": spec}
     slices = [

@@ -13,10 +13,12 @@ from zonewise.api import EndpointSlice
 from zonewise.topology import Shares, ZoneShare
 from zonewise.traffic import (
     WEIGHTS_ANNOTATION,
+    Hint,
     HintCounts,
     HintRequest,
     Mode,
     OverloadLimits,
+    Previous,
     ServiceSnapshot,
     TrafficEndpoint,
     decide,
@@ -53,6 +55,15 @@ def test_an_endpoint_names_its_own_zone_first() -> None:
     homes = {target.name: target.zone for target in view.targets}
     for name, hint in fresh(view).hints.items():
         assert homes[name] not in hint.zones[1:]
+
+
+def test_a_hint_that_changes_hands_names_no_zone_that_is_gone() -> None:
+    """Zone c has no node any more: what its endpoint was for goes home to b, and c is forgotten."""
+    view = snapshot(shares(2, 1), (2, 2, 1), mode=Mode.SHARED)
+    before = {"a0000": "c", "a0001": "c", "b0000": "b", "c0000": "bc"}
+    decision = decide(view, Previous({name: Hint(tuple(z)) for name, z in before.items()}, True))
+    assert decision.hints["b0001"] == Hint(("b",))
+    assert decide(view, Previous(decision.hints, True)).hints == decision.hints
 
 
 def test_nothing_to_gain_has_both_numbers() -> None:

@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 from tests.traffic.clusters import ZONES, shares
 from tests.traffic.test_vectors import cluster, lines, state
 
-from zonewise.topology import Shares
+from zonewise.topology import Shares, ZoneShare
 from zonewise.traffic import Hint, flow
-from zonewise.traffic.exchange import Hinted, Zones
-from zonewise.traffic.limits import OverloadLimits
+from zonewise.traffic.exchange import Hinted, Zones, exchange, swaps, worthwhile
+from zonewise.traffic.limits import WORTH_SHARED, OverloadLimits
+from zonewise.traffic.profiles import packings
 from zonewise.traffic.sharing import Shared, in_zone_of, share
 
 LIMITS = OverloadLimits()
@@ -141,6 +142,35 @@ def test_small_services_reach_the_optimum() -> None:
     assert equal >= 0.97 * count
 
 
+@pytest.mark.parametrize(
+    ("counts", "weights"),
+    [((1, 2, 1), (1, 8, 4)), ((2, 1, 2), (40, 40, 1)), ((1, 1, 1), (9, 2, 1))],
+)
+def test_what_packing_by_size_misses_is_found(
+    counts: tuple[int, ...], weights: tuple[int, ...]
+) -> None:
+    """With a handful of endpoints no assignment is better, whoever has to lend or to double up."""
+    decided = fresh(endpoints(*counts), shares(*weights))
+    assert decided.in_zone == optimum(counts, weights)
+
+
+def test_few_endpoints_in_many_zones_name_eight() -> None:
+    """One endpoint that must serve ten zones cannot: no hints; two divide them."""
+    assert fresh(endpoints(1), shares(*[1] * 10)).zones == {}
+    known = shares(9, 9, *[1] * 8)
+    decided = fresh(endpoints(1, 1), known)
+    assert all(len(zones) <= 8 for zones in decided.zones.values())
+    assert overload(endpoints(1, 1), decided.zones, known) < ADD
+
+
+@pytest.mark.parametrize("count", [3, 6])
+def test_few_endpoints_in_a_thousand_zones_are_refused(count: int) -> None:
+    """Where every node is a zone of its own, a handful of endpoints gets an answer: no hints."""
+    zones = tuple(ZoneShare(f"node-{n:04}", 1, 4000, 4000) for n in range(1100))
+    there = [Hinted(str(n), zones[n].name) for n in range(count)]
+    assert fresh(there, Shares(zones)).zones == {}
+
+
 def test_recorded_clusters() -> None:
     """In-zone over the 600 clusters is the optimum's but for a thousandth, none is overloaded."""
     every: list[Fraction] = []
@@ -256,3 +286,70 @@ def test_many_zones(zones: int) -> None:
     known = shares(*range(1, min(zones, len(ZONES)) + 1))
     decided = fresh(there, known)
     assert all(len(named) <= 8 for named in decided.zones.values())
+
+
+def test_very_many_zones_are_searched_less() -> None:
+    """The more zones a profile has the fewer are packed: a decision about 128 zones ends, too."""
+    assert [packings(zones) for zones in (3, 7, 8, 16, 32, 64, 128)] == [
+        200,
+        200,
+        400,
+        800,
+        800,
+        200,
+        100,
+    ]
+
+
+def test_hints_in_very_many_zones_are_decided_afresh() -> None:
+    """Where comparing single changes would take too long, limits hold all the same."""
+    draw = random.Random(64)
+    zones = [f"zone-{n:02}" for n in range(32)]
+    there = [Hinted(f"{n:03}", zones[int(32 * draw.random() ** 3)]) for n in range(100)]
+    weights = [draw.choice((1, 1000, 10**6)) for _ in zones]
+
+    def known(cpus: Sequence[int]) -> Shares:
+        return Shares(tuple(ZoneShare(z, 1, c, c) for z, c in zip(zones, cpus, strict=True)))
+
+    before = fresh(there, known(weights))
+    assert before.zones
+    turned = known(weights[::-1])
+    decided = share(after(there, before), turned, LIMITS, hinted=True)
+    assert decided.zones == fresh(there, turned).zones
+    assert not decided.zones or overload(there, decided.zones, turned) <= DROP
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("abcde"), st.sets(st.sampled_from("abcde"), min_size=1)),
+        min_size=1,
+        max_size=40,
+    ),
+    st.lists(st.integers(1, 40), min_size=5, max_size=5),
+)
+def test_swaps_end_when_none_is_worth_while(
+    hinted: list[tuple[str, set[str]]], weights: list[int]
+) -> None:
+    """Whoever is for whom, swaps leave as many for each set of zones and nobody better off."""
+    there = [Hinted(f"{n:02}", home, tuple(sorted(z))) for n, (home, z) in enumerate(hinted)]
+    known, before = shares(*weights), {endpoint.name: endpoint.before for endpoint in there}
+    swapped = exchange(there, before, known.weights, worth=WORTH_SHARED)
+    per_set = Counter(swapped.values())
+    assert per_set == Counter(before.values())
+    classes = {(endpoint.home, swapped[endpoint.name]) for endpoint in there}
+    assert not worthwhile(swaps(classes), per_set, known.weights, WORTH_SHARED)
+    assert exchange(reversed(there), before, known.weights, worth=WORTH_SHARED) == swapped
+
+
+def test_hints_of_somebody_else_are_put_right_at_once() -> None:
+    """Hundreds of endpoints that all serve wrong zones swap until everybody is at home."""
+    zones = [f"zone-{n:02}" for n in range(32)]
+    known = Shares(tuple(ZoneShare(zone, 1, 1000, 1000) for zone in zones))
+    turned = [*zones[1:], zones[0]]
+    there = [
+        Hinted(f"{zone}-{n}", zone, (turned[(number + n) % 32],))
+        for number, zone in enumerate(zones)
+        for n in range(24)
+    ]
+    decided = share(there, known, LIMITS, hinted=True)
+    assert decided.in_zone == 1

@@ -110,6 +110,20 @@ def test_source_ranges() -> None:
     assert only(made, "ExternalIP").source_ranges == ()
 
 
+def test_source_ranges_are_of_the_address_whatever_path_it_is_named_by() -> None:
+    """An external IP that is also the load balancer's takes packets from its source ranges only."""
+    made = routes(
+        type="LoadBalancer",
+        externalIPs=["192.0.2.1", "198.51.100.1"],
+        ingress=[{"ip": "198.51.100.1"}],
+        loadBalancerSourceRanges=["10.0.0.0/8"],
+    )
+    found = {(one.path, one.address): one.source_ranges for one in made.ports[0].routes}
+    assert found["ExternalIP", "198.51.100.1"] == ("10.0.0.0/8",)
+    assert found["LoadBalancer", "198.51.100.1"] == ("10.0.0.0/8",)
+    assert found["ExternalIP", "192.0.2.1"] == ()
+
+
 @pytest.mark.parametrize("ranges", [["10.0.0.0/8", "0.0.0.0/0"], ["fd00::/8"], []])
 def test_no_source_range_is_no_wall(ranges: list[str]) -> None:
     """A range of length 0 is open, and so is a family for which no range is given."""

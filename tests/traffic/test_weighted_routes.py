@@ -129,6 +129,8 @@ def test_slices_that_disagree_are_obeyed_by_hints(other: str | None) -> None:
         '{"a":{"no zone!":1}}',
         '{"":{"a":1}}',
         '{"a":{"a":1}}' + " " * 8192,
+        '{"b":{"b":1},"b":{"a":1}}',
+        '{"b":{"a":1,"a":1}}',
     ],
 )
 def test_a_text_that_is_not_well_formed_is_no_text(text: str) -> None:

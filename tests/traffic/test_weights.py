@@ -155,11 +155,22 @@ def test_routes_do_what_weights_say(zones: list[tuple[int, int]]) -> None:
         "{" * 100_000,
         '{"a":{"b":1}}' + " " * LONGEST,
         '{"\ud800":{"b":1}}',
+        '{"a":{"a":1},"a":{"b":1}}',
+        '{"a":{"b":1},"a":{}}',
+        '{"a":{"b":1,"b":1}}',
+        r'{"a":{"b":1,"\u0062":2}}',
+        r'{"a":{"\"":1},"a":{"b":1}}',
     ],
 )
 def test_what_is_no_text_of_weights(text: str) -> None:
     """Whatever is not an object of objects of whole numbers is not obeyed."""
     assert parse_weights(text) is None
+
+
+def test_a_text_may_be_spaced_and_escaped() -> None:
+    """Blanks and escapes say the same; one zone in many rows, and as a row, is named once each."""
+    text = r' { "a" : {"\u0061": 1, "b": 0}, "b" : { "a":2 } } '
+    assert parse_weights(text) == {"a": {"a": 1, "b": 0}, "b": {"a": 2}}
 
 
 def test_a_text_that_no_longer_fits_is_written_anew() -> None:

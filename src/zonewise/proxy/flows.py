@@ -1,18 +1,18 @@
-"""UDP flows that lead to nobody: which they are, and their removal.
+"""UDP flows that lead to no serving endpoint: which they are, and their removal.
 
 The kernel remembers for each UDP flow where it was rewritten to, and a client that keeps sending
-keeps that alive, long after the endpoint is gone. After a change of a Service's UDP ports, flows to
-it whose answers come from none of its serving endpoints are removed; the next packet is routed
-anew. That also holds when nobody serves any more, and for flows that began before the Service did
-and were never rewritten.
+keeps that alive, long after the endpoint is deleted. After a change of a Service's UDP ports, flows
+to it whose answers come from none of its serving endpoints are removed; the next packet is routed
+again. That also holds when no endpoint serves any more, and for flows that began before the Service
+existed and were never rewritten.
 
-What counts is who serves, not who was chosen: hints, policies and readiness move new flows only.
-The first write of a program removes nothing: it does not know what changed.
+What counts is which endpoints serve, not which were chosen: hints, policies and readiness move new
+flows only. The first write of a program removes nothing: it cannot tell what changed.
 
 A flow is judged by the Service that has its address and port, and by no other: routes are of ways
-that a Service has, however many name them, and a node port is the way of flows to nobody's address.
-A way that passes from one Service to another is judged by who serves in the end, whichever of the
-two is told first.
+that a Service has, however many name them, and a node port is the way of flows to any other
+address. A way that passes from one Service to another is judged by the endpoints that serve in the
+end, whichever of the two is updated first.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ from zonewise.api.errors import ZonewiseError
 from zonewise.api.meta import Key
 from zonewise.proxy.netlink import HOME, NetlinkSocket, NetworkNamespace, conntrack
 from zonewise.proxy.netlink.conntrack import UdpFlow
-from zonewise.proxy.netlink.nftables import IPV4, IPV6, Family
+from zonewise.proxy.netlink.nftables import IPV4, IPV6, NetlinkFamily
 from zonewise.proxy.observer import Observer, Sync
 from zonewise.runtime.process.logs import logger
 from zonewise.traffic.routes import ServiceRoutes
 
 Way = tuple[str, str | None, int]
 """Family, address (None: any of the node's) and port."""
-Serving = frozenset[tuple[str, int]]
+ServingEndpoints = frozenset[tuple[str, int]]
 
 _ONE_BY_ONE = 16
 """Up to so many ways the kernel searches for each; above, every UDP flow is looked at once."""
 
-_FAMILIES: Mapping[str, Family] = {"IPv4": IPV4, "IPv6": IPV6}
+_FAMILIES: Mapping[str, NetlinkFamily] = {"IPv4": IPV4, "IPv6": IPV6}
 
-_NOBODYS: tuple[Key | None, Serving] = (None, frozenset())
+_NOBODYS: tuple[Key | None, ServingEndpoints] = (None, frozenset())
 
 _log = logger("flows")
 
 
-def ways_of(routes: ServiceRoutes | None) -> dict[Way, Serving]:
-    """Every way into the UDP ports of a Service, and who serves there."""
+def ways_of(routes: ServiceRoutes | None) -> dict[Way, ServingEndpoints]:
+    """Every way into the UDP ports of a Service, and the endpoints that serve there."""
     if routes is None:
         return {}
     return {
@@ -61,12 +61,12 @@ def ways_of(routes: ServiceRoutes | None) -> dict[Way, Serving]:
 def is_stale(
     flow: UdpFlow,
     family: str,
-    changed: Mapping[Way, Serving],
+    changed: Mapping[Way, ServingEndpoints],
     *,
     held: Container[Way] = (),
     node: Iterable[str],
 ) -> bool:
-    """Whether a flow uses a way that changed and is answered by nobody who serves there.
+    """Whether a flow uses a way that changed and is answered by no serving endpoint.
 
     ``held`` are the ways that Services have, changed or not.
     """
@@ -78,7 +78,7 @@ def is_stale(
 
 
 def _nobody(_family: str, _removed: int, _seconds: float) -> None:
-    """Nobody counts."""
+    """Counts nothing."""
 
 
 @dataclass(slots=True)
@@ -91,10 +91,10 @@ class StaleFlows(Observer):
     addresses: Callable[[], tuple[str, ...]]
     namespace: NetworkNamespace = HOME
     tell: Callable[[str, int, float], None] = _nobody
-    """Told the family, how many flows went, and in how many seconds."""
+    """Called with the family, the number of flows removed, and the seconds that took."""
     _ways: dict[Key, Collection[Way]] = field(default_factory=dict)
-    _held: dict[Way, tuple[Key, Serving]] = field(default_factory=dict)
-    """Whose a way is, and who serves there."""
+    _held: dict[Way, tuple[Key, ServingEndpoints]] = field(default_factory=dict)
+    """Which Service has a way, and the endpoints that serve there."""
     _changed: dict[Way, None] = field(default_factory=dict)
 
     def routed(self, key: Key, routes: ServiceRoutes | None) -> None:
@@ -124,7 +124,7 @@ class StaleFlows(Observer):
         except (ZonewiseError, OSError) as error:
             _log.warning("stale UDP flows could not be removed", error=str(error))
 
-    def _clean(self, family: str, changed: Mapping[Way, Serving]) -> int:
+    def _clean(self, family: str, changed: Mapping[Way, ServingEndpoints]) -> int:
         ways = [way for way in changed if way[0] == family]
         if not ways:
             return 0
@@ -141,7 +141,7 @@ class StaleFlows(Observer):
             return sum(conntrack.remove(link, number, flow) for flow in stale)
 
 
-def _asked(link: NetlinkSocket, family: Family, ways: list[Way]) -> Iterator[UdpFlow]:
+def _asked(link: NetlinkSocket, family: NetlinkFamily, ways: list[Way]) -> Iterator[UdpFlow]:
     if len(ways) > _ONE_BY_ONE:
         yield from conntrack.flows(link, family)
         return

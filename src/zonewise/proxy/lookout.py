@@ -22,7 +22,7 @@ from zonewise.traffic.modes import hint_request_of
 
 
 def routed(proxier: Proxier, settings: ProxySettings) -> Iterator[dict[str, Any]]:
-    """Every route of every Service, with the topology mode that the Service asks for."""
+    """Every route of every Service, with the topology mode that the Service requests."""
     for key, routes in proxier.routes():
         service = proxier.services.get(key)
         if service is not None:
@@ -57,6 +57,7 @@ async def look_out(
     flows.tell = counts.flows_removed
     checks = HealthChecks(
         summary,
+        networks=lambda: settings.nodeport_networks(proxier.place.addresses),
         healthy=lambda: vitals.healthy,
         refused=notes.no_health_check,
         namespace=namespace,

@@ -1,17 +1,17 @@
 """The proxy's loop: what changes in the cluster is changed in the kernel.
 
-*Woken* by Services, EndpointSlices, the own Node, ServiceCIDRs and, once a Service has topology
-keys, by labels of other nodes. A change marks Services; the loop takes all that are marked, makes
-their routes anew and writes one transaction. Changes that come meanwhile are taken together next
-time, so a burst costs few transactions and a single change is not held up by any period.
+*Triggered* by Services, EndpointSlices, the own Node, ServiceCIDRs and, once a Service has topology
+keys, by labels of other nodes. A change marks Services; the loop takes all that are marked,
+recomputes their routes and writes one transaction. Changes meanwhile are taken together next time,
+so a burst costs few transactions and a single change is not delayed by any period.
 
 *First write*: only after every list is complete. Then, as after a failure, once an hour, and when
-somebody else changed our tables, the kernel is read and everything that differs is written. A
+another program changed our tables, the kernel is read and everything that differs is written. A
 failure is retried with growing pauses; what was marked stays marked.
 
 *Topology keys* need the labels of all nodes. They are watched, as metadata only, from the first
 Service with keys on; such a Service waits until that list is complete, because a node that is not
-known yet looks like one where nobody is near.
+known yet looks like one without a matching endpoint.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Proxier:
         self._settings = settings
         self.observers: tuple[Observer, ...] = ()
         self.waiting_since: float | None = None
-        """When the oldest change came that is not written yet."""
+        """When the oldest change that is not written yet arrived."""
         self.services = cache.store(Service, label_selector=chosen)
         self.slices = cache.store(
             LeanEndpointSlice,
@@ -189,17 +189,22 @@ class Proxier:
             self._triggers.append(made)
 
     def _node_changed(self, _old: Node | None, new: Node | None) -> None:
-        """The place of this node; a Node that is deleted leaves the proxy where it was."""
+        """The place of this node; a Node that is deleted leaves the proxy where it was.
+
+        Zone and addresses matter to every Service, other labels only to those with keys.
+        """
         if new is None:
             return
         place = ProxyLocation.of(new)
         if new.spec != self._node.spec or place.addresses != self.place.addresses:
             self._surroundings_changed = True
             self._wake.set()
-        if place != self.place:
+        if (place.zone, place.addresses) != (self.place.zone, self.place.addresses):
             if self._wrote_at and place.zone != self.place.zone:
                 _log.info("this node is in another zone", zone=place.zone, before=self.place.zone)
             self._mark(service.key for service in self.services)
+        elif place.labels != self.place.labels:
+            self._mark(self._keyed)
         self._node, self.place = new, place
 
     def _cidrs_changed(self, _old: ServiceCIDR | None, _new: ServiceCIDR | None) -> None:
@@ -317,7 +322,7 @@ class Proxier:
     async def _lay_out(self, dirty: Collection[Key]) -> dict[Key, Layout]:
         """New layouts of these Services, and of those that gain or lose a way by that.
 
-        All claims come first: what is laid out, and what observers are told, is what a Service has.
+        All claims come first: what is laid out, and passed to observers, is what a Service has.
         """
         woken = set(dirty)
         for key in dirty:

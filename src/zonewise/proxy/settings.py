@@ -1,4 +1,4 @@
-"""What a proxy is told."""
+"""The settings of a proxy."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from zonewise.traffic.routes import RouteSettings
 LocalMode = Literal["ClusterCIDR", "NodeCIDR", "BridgeInterface", "InterfaceNamePrefix"]
 
 PRIMARY = "primary"
+_EVERYWHERE: Mapping[FamilyName, str] = {"IPv4": "0.0.0.0/0", "IPv6": "::/0"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conntrack:
-    """What the kernel is told of its table of connections; None leaves a value alone."""
+    """Settings of the kernel's conntrack table; None leaves a value unchanged."""
 
     max_per_core: int | None = None
     min: int | None = None
@@ -33,8 +34,8 @@ class Conntrack:
 class ProxySettings:
     """One node's proxy; fields are named as kube-proxy's flags are.
 
-    ``detect_local_mode`` says how packets of this node's pods are known. ``nodeport_addresses`` are
-    networks, or ``primary``: the addresses of the Node object.
+    ``detect_local_mode`` says how packets of this node's pods are recognised.
+    ``nodeport_addresses`` are networks, or ``primary``: the addresses of the Node object.
     """
 
     node_name: str
@@ -83,16 +84,24 @@ class ProxySettings:
         elif self.detect_local_mode == "NodeCIDR":
             spec = node.spec
             pods = spec.pod_cidrs or ((spec.pod_cidr,) if spec.pod_cidr else ())
-        nodeports = addresses if self.nodeport_addresses == (PRIMARY,) else self.nodeport_addresses
+        nodeports = self.nodeport_networks(addresses)
         dropped = () if self.routing.proxy_name else service_cidrs
         return {
             family: {
                 "pods": _of(family, pods),
                 "service-cidrs": _of(family, dropped),
-                "nodeport-addresses": _of(family, nodeports),
+                "nodeport-addresses": nodeports[family],
             }
             for family in FAMILIES
         }
+
+    def nodeport_networks(self, addresses: tuple[str, ...]) -> Mapping[FamilyName, tuple[str, ...]]:
+        """Where node ports and health checks of load balancers are; ``addresses`` are the Node's.
+
+        A family for which none is given has them at all addresses, as with kube-proxy.
+        """
+        given = addresses if self.nodeport_addresses == (PRIMARY,) else self.nodeport_addresses
+        return {family: _of(family, given) or (_EVERYWHERE[family],) for family in FAMILIES}
 
 
 def _of(family: FamilyName, texts: tuple[str, ...]) -> tuple[str, ...]:

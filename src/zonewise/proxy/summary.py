@@ -1,8 +1,8 @@
-"""How each Service stands on this node: the rules it got, what it lacks, whom it asks about.
+"""The state of each Service on this node: its rules, missing local endpoints, and health checks.
 
-Kept from the first write on and read by whoever shows it later. What shows it, servers and metrics,
-takes longer to import than the first rules to be written, and is loaded after them; so this module
-imports nothing of that.
+Kept from the first write on and shown later. What shows it, servers and metrics, takes longer to
+import than the first rules take to be written, and is loaded after them; so this module imports
+nothing of that.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ class RoutesSummary(Observer):
         self.rules: dict[Key, tuple[str, ...]] = {}
         """Of each port and family, the rules that chose its endpoints."""
         self.unlocal: dict[Key, tuple[tuple[str, str], ...]] = {}
-        """Of each port, families and policies (``internal``, ``external``) that drop for want of
-        endpoints here."""
+        """Families and policies (``internal``, ``external``) of ports without endpoints here."""
         self.checks: dict[Key, Mapping[tuple[Family, int], int]] = {}
         """By family and port of the health check, how many endpoints are here."""
         self.checks_changed = asyncio.Event()

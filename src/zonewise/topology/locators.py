@@ -1,24 +1,24 @@
 """Where pods are: from an address to a node and its labels, in one step.
 
-``Locators`` is an index that is changed object by object and asked for every question of a client.
+``Locators`` is an index that is changed object by object and read for every question of a client.
 It is fed with locators, and with nodes where the reader may see them. A look-up by address or by
 node is one or two dictionary reads, however many pods there are; relabelling a node touches that
 node alone. Equal maps of labels are held once: fifty thousand pods on five thousand nodes have five
 thousand maps.
 
-*Who has an address.* A pod that has finished claims none. If several living pods claim one (an old
-pod has not been reported as gone, and its address was given away) the newest wins: the later
+*Which pod has an address.* A pod that has finished claims none. If several live pods claim one (an
+old pod has not been reported as finished, and its address was reused) the newest wins: the later
 creation, in the same second the later claim. Pods in the network of their node all claim its
-address and all are on it, so any of them tells the node; with nodes readable ``status.addresses``
-tell it where no such pod runs.
+address and all are on it, so any of them gives the node; with nodes readable ``status.addresses``
+give it where no such pod runs.
 
 *Which labels a node has.* Those of the Node, where nodes are followed; a node that does not exist
-has none, and nobody is there, as locators say once their controller has seen it. Else those of the
-locator on it that was written last: while a controller rewrites the locators of a relabelled node
-one by one, the newest is right.
+has none, and no pod is on it, as locators say once their controller has seen that. Else those of
+the locator on it that was written last: while a controller rewrites the locators of a relabelled
+node one by one, the newest is right.
 
-A ``PodLocation`` is a node with its labels, numbered: answers that depend on who asks are kept
-under that number, and a node that is relabelled gets a new one.
+A ``PodLocation`` is a node with its labels, numbered: answers that depend on the client's place are
+kept under that number, and a node that is relabelled gets a new one.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class SharedLabels(dict[str, str]):
 
 
 class LabelMaps:
-    """Holds equal maps of labels once, and none that nobody has any more."""
+    """Holds equal maps of labels once, and drops unused ones."""
 
     def __init__(self) -> None:
         self._known: WeakValueDictionary[tuple[str, ...], SharedLabels] = WeakValueDictionary()
@@ -66,7 +66,7 @@ class LabelMaps:
         return len(self._known)
 
     def share(self, labels: Labels) -> Labels:
-        """The map that stands for all equal ones."""
+        """The shared map of all equal ones."""
         if not labels:
             return NO_LABELS
         if type(labels) is SharedLabels:
@@ -83,7 +83,8 @@ class Locator:
     """Where one pod is, by its namespace and name.
 
     ``addresses`` are canonical text, none if it has finished. ``version`` is that of the object,
-    ``claimed`` the one at which it was first seen with these addresses.
+    ``claimed`` the one at which it was first seen with these addresses. ``named``: whether its
+    addresses are names, too; those of a pod that is being deleted lead nowhere for long.
     """
 
     key: Key
@@ -94,6 +95,7 @@ class Locator:
     node: str = ""
     labels: Labels = field(default_factory=lambda: NO_LABELS, hash=False)
     claimed: int = 0
+    named: bool = True
 
     @classmethod
     def of(cls, item: PodLocator) -> Locator:
@@ -111,7 +113,7 @@ class Locator:
 
     @classmethod
     def of_pod(cls, pod: LocatedPod | Pod) -> Locator:
-        """What a pod says; its node's labels are the node's to tell."""
+        """What a pod says; its node's labels come from the node."""
         meta, status = pod.metadata, pod.status
         gone = status.phase in FINISHED
         return cls(
@@ -121,6 +123,7 @@ class Locator:
             _number(meta.resource_version),
             () if gone else tuple(canonical(one.ip) for one in status.pod_ips),
             pod.spec.node_name,
+            named=meta.deletion_timestamp is None and status.phase != "Unknown",
         )
 
 
@@ -161,6 +164,10 @@ class Locators:
             return []
         return list(found) if isinstance(found, list) else [found]
 
+    def named(self, address: str) -> list[Key]:
+        """The pods that can be found by the name of an address, in canonical text."""
+        return [key for key in self.owners(address) if self._by_key[key].named]
+
     def spot(self, address: str) -> PodLocation:
         """Where the client with an address is, in canonical text."""
         found = self._claims.get(address)
@@ -199,10 +206,12 @@ class Locators:
                 self._leave(old)
             self._on_node.setdefault(held.node, {})[held.key] = None
         addresses = set(held.addresses) ^ set(old.addresses if old else ())
+        if old is not None and old.named != held.named:
+            addresses.update(held.addresses)
         return Moved(frozenset(addresses), self._relabelled(nodes))
 
     def remove(self, key: Key) -> Moved:
-        """Forget a locator."""
+        """Remove a locator."""
         old = self._by_key.get(key)
         if old is None:
             return Moved()
@@ -228,7 +237,7 @@ class Locators:
         return Moved(nodes=self._relabelled(before))
 
     def remove_node(self, name: str) -> Moved:
-        """Forget a node."""
+        """Remove a node."""
         before = {name: self.labels(name)}
         self._nodes.pop(name, None)
         self._readdress(name, ())
@@ -305,12 +314,14 @@ def canonical(address: str) -> str:
 
     Text that is no address stays as it is; it will match none.
     """
+    text = address.partition("%")[0]
     try:
-        parsed = ipaddress.ip_address(address.partition("%")[0])
+        if ":" not in text:
+            return str(ipaddress.IPv4Address(text))
+        parsed = ipaddress.IPv6Address(text)
     except ValueError:
         return address
-    mapped = parsed.ipv4_mapped if isinstance(parsed, ipaddress.IPv6Address) else None
-    return str(mapped or parsed)
+    return str(parsed.ipv4_mapped or parsed)
 
 
 def _number(version: str) -> int:

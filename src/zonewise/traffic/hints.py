@@ -1,26 +1,27 @@
-"""For whom each endpoint of a Service is, and why: the decision.
+"""Which zones and nodes each endpoint of a Service is for, and why: the decision.
 
-``decide(snapshot, previous)`` is pure. A snapshot is what is: the wish of the Service, the shares
-of the zones, the endpoints of one address family (a dual-stack Service is two snapshots that know
-nothing of each other). ``Previous`` is what was: the hints on the slices. Hints are there only if
-*every* endpoint that was ready had one, since only then proxies obeyed them. So a controller that
-died between two slices starts afresh, and what it had written fits again.
+``decide(snapshot, previous)`` is pure. A snapshot is the present state: what the Service requests,
+the shares of the zones, the endpoints of one address family (a dual-stack Service is two
+independent snapshots). ``Previous`` is the state before: the hints on the slices. Hints count as
+present only if *every* endpoint that was ready had one, since only then proxies obeyed them. So a
+controller that died between two slices starts over, and reaches the same hints again.
 
 Mode Auto, in this order:
 
 1. no decision without sound facts: shares, a zone for every ready endpoint, enough endpoints;
-2. hints are there: they stay, move or fall as ``zonewise.traffic.allocation.retain`` says, and
+2. hints exist: they stay, move or are dropped as ``zonewise.traffic.allocation.retain`` says, and
    endpoints that serve each other's zone swap (``zonewise.traffic.exchange``);
 3. no hints: they are added, by ``spread``, if every zone's overload can be below the limit to add.
 
-Mode shared asks for the same facts; an endpoint may be for several zones, so it also serves
+Mode shared requires the same facts; an endpoint may be for several zones, so it also serves
 Services that are too small for Auto (``zonewise.traffic.sharing``). Mode weighted adds weights
-(``zonewise.traffic.weights``) for proxies that know them to shared hints, which all proxies obey.
+(``zonewise.traffic.weights``) for proxies that support them to shared hints, which all proxies
+obey.
 
-The other modes hint every endpoint to its own zone, or zone and node. They know no limits.
+The other modes hint every endpoint to its own zone, or zone and node. They have no limits.
 
-The reason of a Service that has its hints never changes, so that nobody is told twice. That of one
-that has none carries numbers; shells tell it when its *code* changes.
+The reason of a Service that has its hints never changes, so that no event is repeated. That of one
+that has none carries numbers; shells report it when its *code* changes.
 """
 
 from __future__ import annotations
@@ -52,10 +53,10 @@ HINTED = "Hinted"
 
 @dataclass(frozen=True, slots=True)
 class ServiceSnapshot:
-    """What is: one Service, one address family.
+    """The present state of one Service in one address family.
 
-    ``foreign`` are endpoints in slices of the same Service that somebody else writes, as a proxy
-    takes them; we cannot hint them, but they can cancel our hints.
+    ``foreign`` are endpoints in slices of the same Service that another controller writes, as a
+    proxy reads them; we cannot hint them, but they can cancel our hints.
     """
 
     hint_request: HintRequest
@@ -105,7 +106,7 @@ class HintDecision:
         return replace(Previous.read(self.applied(snapshot.targets)), weights=self.weights)
 
     def counts(self, targets: Iterable[TrafficEndpoint]) -> HintCounts:
-        """What a judgement needs to know of these endpoints under this decision."""
+        """The counts of these endpoints under this decision, for ``limits``."""
         hints = self.hints
         return HintCounts.of(
             (target.zone, hints.get(target.name, NO_HINT).zones)
@@ -114,16 +115,12 @@ class HintDecision:
         )
 
     def flow(self, snapshot: ServiceSnapshot) -> Flow:
-        """What becomes of the traffic under this decision, through proxies that know weights."""
+        """Where the traffic goes under this decision, through proxies that support weights."""
         return flow_under(self.weights, self.applied(snapshot.targets), snapshot.shares)
-
-    def stock_flow(self, snapshot: ServiceSnapshot) -> Flow:
-        """What becomes of the traffic through proxies that know hints only."""
-        return flow(self.applied(snapshot.targets), snapshot.shares)
 
 
 def flow_under(weights: str, targets: Iterable[TrafficEndpoint], shares: Shares) -> Flow:
-    """What becomes of the traffic through proxies that know weights, if there are any."""
+    """Where the traffic goes through proxies that support weights, if there are any."""
     return flow(targets, shares, parse_weights(weights))
 
 
@@ -200,7 +197,10 @@ def _shared(
     if not found.zones:
         return HintDecision(mode, False, refusals.nothing_to_gain(found.in_zone, found.without))
     homes = {target.name: target.zone for target in targets}
-    hints = {name: Hint(_home_first(zones, homes[name])) for name, zones in found.zones.items()}
+    hints = {
+        name: Hint(_home_first(_there(zones, homes[name], shares), homes[name]))
+        for name, zones in found.zones.items()
+    }
     return HintDecision(mode, True, _hinted(limits), hints)
 
 
@@ -212,7 +212,7 @@ def _home_first(zones: Zones, home: str) -> Zones:
 def _weighted(
     snapshot: ServiceSnapshot, previous: Previous, targets: list[TrafficEndpoint]
 ) -> HintDecision:
-    """Shared hints for every proxy, and weights for those that know them."""
+    """Shared hints for every proxy, and weights for those that support them."""
     plain = _shared(snapshot, previous, targets)
     if _refusal(snapshot.shares, targets) is not None:
         return plain
@@ -267,22 +267,30 @@ def _swapped(
 
 def _single(previous: Previous, target: TrafficEndpoint, shares: Shares) -> str:
     """The one zone an endpoint was for; hints for several are not of mode Auto."""
+    zones = previous.hints.get(target.name, NO_HINT).zones
+    if not zones:
+        return ""
+    if len(zones) == 1 and zones[0] in shares.weights:
+        return zones[0]
     zones = _before(previous, target, shares)
     return zones[0] if len(zones) == 1 else ""
 
 
 def _before(previous: Previous, target: TrafficEndpoint, shares: Shares) -> Zones:
-    """The zones an endpoint was for, sorted.
-
-    A zone that no node bears any more was renamed or is gone for good. What was for it and is in a
-    zone that sends traffic counts as new, or nobody would ever reach it.
-    """
+    """The zones an endpoint was for, sorted, as far as they are there."""
     zones = previous.hints.get(target.name, NO_HINT).zones
     if len(zones) > 1:
         zones = tuple(sorted(zones))
-    if target.zone not in shares.weights:
-        return zones
-    if len(zones) == 1 and zones[0] in shares.weights:
+    return _there(zones, target.zone, shares)
+
+
+def _there(zones: Zones, home: str, shares: Shares) -> Zones:
+    """The zones that an endpoint in this zone may be for.
+
+    A zone that no node has any more was renamed or removed. An endpoint that was for it and is in a
+    zone that sends traffic counts as new, or no client would ever reach it.
+    """
+    if home not in shares.weights or (len(zones) == 1 and zones[0] in shares.weights):
         return zones
     return tuple(zone for zone in zones if zone in shares.weights or zone in shares.silent)
 

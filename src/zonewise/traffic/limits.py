@@ -5,10 +5,10 @@ Two limits, so that hints do not flap: they are added while every zone's overloa
 endpoints has the overload w·n / (W·a) - 1. Both questions ("is this allowed?", "how many are
 needed?") are answered with whole numbers only.
 
-``crosses`` is what a shell asks about every Service when nodes change. It reads nothing but
+``crosses`` is what a shell calls for every Service when nodes change. It reads nothing but
 ``HintCounts``, which are made when hints are decided, so that ten thousand Services are judged in
 some hundredths of a second. Only those that cross a limit in either direction, or of which two
-endpoints had better swap their hints now, are decided again; of all others a decision would change
+endpoints should swap their hints now, are decided again; for all others a decision would change
 nothing.
 """
 
@@ -20,6 +20,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from math import lcm
+from typing import NamedTuple
 
 from zonewise.api.errors import ParseError
 from zonewise.topology import Shares
@@ -35,9 +36,18 @@ OVERLOAD_ANNOTATION = "zonewise.io/overload"
 _TEXT = re.compile(r"(\d{1,3})%/(\d{1,3})%", re.ASCII)
 
 
+class ServedZone(NamedTuple):
+    """A zone that endpoints are for; both parts are of its traffic times ``HintCounts.common``."""
+
+    each: int
+    """The part that each of them gets."""
+    stays: int
+    """The part that stays in the zone."""
+
+
 @dataclass(frozen=True, slots=True)
 class HintCounts:
-    """The ready endpoints of a Service, counted by where they are and for whom they are."""
+    """The ready endpoints of a Service, counted by where they are and which zones they are for."""
 
     ready: int
     own: Mapping[str, int]
@@ -46,41 +56,57 @@ class HintCounts:
     """How many are for each set of zones."""
     named: Mapping[str, int]
     """How many are for each zone."""
-    at_home: Mapping[str, int]
-    """How many of these are in it."""
+    common: int
+    """A multiple of all these numbers: with it parts of a zone's traffic are whole."""
+    served: Mapping[str, ServedZone]
+    """What becomes of the traffic of each zone that endpoints are for."""
     abroad: frozenset[tuple[str, str]]
     """Where endpoints are that are for another zone, and this zone."""
     swaps: tuple[Swap, ...]
-    """The pairs of which one would come home."""
+    """The pairs of which one would return to its own zone."""
 
     @classmethod
     def of(cls, endpoints: Iterable[HintClass]) -> HintCounts:
         """Those of ready endpoints, each with its zone and the zones it is for."""
         classes = Counter(endpoints)
-        own: Counter[str] = Counter()
-        per_set: Counter[Zones] = Counter()
-        named: Counter[str] = Counter()
-        at_home: Counter[str] = Counter()
+        own: dict[str, int] = {}
+        per_set: dict[Zones, int] = {}
+        named: dict[str, int] = {}
+        at_home: dict[str, int] = {}
         abroad = set()
         for (home, zones), count in classes.items():
-            own[home] += count
+            own[home] = own.get(home, 0) + count
             if zones:
-                per_set[zones] += count
+                per_set[zones] = per_set.get(zones, 0) + count
             for zone in zones:
-                named[zone] += count
+                named[zone] = named.get(zone, 0) + count
                 if zone == home:
-                    at_home[zone] += count
+                    at_home[zone] = at_home.get(zone, 0) + count
                 else:
                     abroad.add((home, zone))
-        return cls(classes.total(), own, per_set, named, at_home, frozenset(abroad), swaps(classes))
+        common = lcm(*named.values())
+        served = {
+            zone: ServedZone(common // count, at_home.get(zone, 0) * (common // count))
+            for zone, count in named.items()
+        }
+        return cls(
+            ready=classes.total(),
+            own=own,
+            per_set=per_set,
+            named=named,
+            common=common,
+            served=served,
+            abroad=frozenset(abroad),
+            swaps=swaps(classes),
+        )
 
     def stray(self, shares: Shares) -> bool:
         """Whether an endpoint in a zone that sends traffic is for one that no node bears."""
-        weights, silent = shares.weights, shares.silent
-        return any(
-            home in weights and zone not in weights and zone not in silent
-            for home, zone in self.abroad
-        )
+        weights = shares.weights
+        for home, zone in self.abroad:
+            if zone not in weights and home in weights and zone not in shares.silent:
+                return True
+        return False
 
     def swap_brings(self, shares: Shares, worth: Fraction) -> bool:
         """Whether two endpoints would bring home so much of a fair load if they swapped hints."""
@@ -125,10 +151,10 @@ class OverloadLimits:
     def within(self, shares: Shares, endpoints: int, per_zone: Mapping[str, int]) -> bool:
         """Whether no zone's overload is above ``drop``; a zone without endpoints is."""
         scale, load = shares.total * (100 + self.drop), endpoints * 100
-        return all(
-            0 < weight * load <= per_zone.get(zone, 0) * scale
-            for zone, weight in shares.weights.items()
-        )
+        for zone, weight in shares.weights.items():
+            if not 0 < weight * load <= per_zone.get(zone, 0) * scale:
+                return False
+        return True
 
     def reachable(self, shares: Shares, endpoints: int) -> bool:
         """Whether some distribution keeps every zone's overload below ``add``."""
@@ -140,32 +166,28 @@ class OverloadLimits:
 
     def shared_within(self, shares: Shares, counts: HintCounts) -> bool:
         """Whether every zone is named and no set of zones sends more than ``drop`` allows."""
-        named, weights = counts.named, shares.weights
-        common = lcm(*(named.get(zone, 0) for zone in weights))
-        if not common:
+        served, weights = counts.served, shares.weights
+        if not weights.keys() <= served.keys():
             return False
-        limit = shares.total * (100 + self.drop) * common
-        load = counts.ready * 100 * common
-        sizes = {zone: weight * load // named[zone] for zone, weight in weights.items()}
+        most = shares.total * (100 + self.drop) * counts.common // (counts.ready * 100)
         for zones in counts.per_set:
-            size = 0
+            load = 0
             for zone in zones:
-                size += sizes.get(zone, 0)
-            if size > limit:
+                if zone in weights:
+                    load += weights[zone] * served[zone].each
+            if load > most:
                 return False
         return True
 
     def crosses(self, shares: Shares, counts: HintCounts, *, hinted: bool) -> bool:
-        """Whether new shares ask for another decision about a Service in mode Auto."""
+        """Whether new shares require another decision about a Service in mode Auto."""
         if shares.reason is not None:
             return hinted
         if not hinted:
             return self.reachable(shares, counts.ready)
-        return (
-            not self.within(shares, counts.ready, counts.named)
-            or counts.stray(shares)
-            or counts.swap_brings(shares, WORTH)
-        )
+        if not self.within(shares, counts.ready, counts.named):
+            return True
+        return bool(counts.abroad) and (counts.stray(shares) or counts.swap_brings(shares, WORTH))
 
     def shared_crosses(self, shares: Shares, counts: HintCounts, *, hinted: bool) -> bool:
         """The same for mode shared: without hints, every change of shares may bring some."""
@@ -184,14 +206,14 @@ class OverloadLimits:
 
         Every zone must be named. That is at most what the endpoints of each zone may carry.
         """
-        named, own, at_home = counts.named, counts.own, counts.at_home
-        common = lcm(*(named[zone] for zone in shares.weights))
+        own, served, common = counts.own, counts.served, counts.common
+        sent, carried = counts.ready * 100, shares.total * (100 + self.add)
         kept = without = most = 0
         for zone, weight in shares.weights.items():
             here = own.get(zone, 0)
-            kept += weight * at_home.get(zone, 0) * (common // named[zone])
+            kept += weight * served[zone].stays
             without += weight * here
-            most += min(weight * counts.ready * 100, here * shares.total * (100 + self.add))
+            most += min(weight * sent, here * carried)
         gained = 100 * (kept * counts.ready - without * common)
         return 2 * gained < (most - 100 * without) * common
 

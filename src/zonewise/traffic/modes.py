@@ -1,4 +1,4 @@
-"""What a Service asks for: the mode of its hints, its limits, and why it gets none.
+"""What a Service requests: the mode of its hints, its limits, and why it gets none.
 
 Many spellings, one mode. In order, the first that says something decides:
 
@@ -8,11 +8,11 @@ Many spellings, one mode. In order, the first that says something decides:
 2. ``spec.trafficPolicy: PreferZone``, which the gate TopologyAwareHints guards;
 3. ``spec.trafficDistribution``: ``PreferClose``, ``PreferSameZone`` or ``PreferSameNode``.
 
-An annotation that is empty or ``Disabled`` says nothing; one that nobody knows says nothing either
-but is told, unless a field decides. Nothing is guessed: ``AUTO`` is not ``Auto``.
+An annotation that is empty or ``Disabled`` says nothing; an unknown one says nothing either but is
+reported, unless a field decides. Nothing is guessed: ``AUTO`` is not ``Auto``.
 
-Topology keys are another way to choose endpoints, so whoever sets them gets no hints. Neither does
-a Service all of whose paths are Local; with one path that is not, the proxy decides per path.
+Topology keys are another way to choose endpoints, so a Service with keys gets no hints. Neither
+does a Service all of whose paths are Local; with one path that is not, the proxy decides per path.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ MODES = dict.fromkeys(AUTO, Mode.AUTO) | {mode.value: mode for mode in (Mode.SHA
 """What the annotations may say, and what it means."""
 
 LIMITED = frozenset(MODES.values())
-"""The modes that know shares and limits."""
+"""The modes that use shares and limits."""
 
 
 class ShareNodes(Enum):
@@ -70,7 +70,7 @@ _DISTRIBUTIONS = {
 
 @dataclass(frozen=True, slots=True)
 class HintRequest:
-    """What a Service asks for; ``reason`` says why it is OFF, and is None otherwise."""
+    """What a Service requests; ``reason`` says why it is OFF, and is None otherwise."""
 
     mode: Mode = Mode.OFF
     limits: OverloadLimits = DEFAULT_LIMITS
@@ -79,7 +79,7 @@ class HintRequest:
 
 
 def hint_request_of(service: Service, gates: Mapping[str, bool]) -> HintRequest:
-    """What a Service asks for."""
+    """What a Service requests."""
     asked = _asked(service, gates)
     if asked.mode is Mode.OFF:
         return asked

@@ -1,8 +1,8 @@
-"""What the names of a Service lead to: its own addresses, or its ready endpoints. Pure.
+"""What the names of a Service resolve to: its own addresses, or its ready endpoints. Pure.
 
-Whoever asks a name server keeps the answer for a while, so only endpoints that are ready have
-names; an unknown readiness is ready, as the API says. All addresses of an endpoint count. Slices of
-the type FQDN have no defined meaning for anybody and are left out.
+Clients of a name server cache the answer for a while, so only endpoints that are ready have names;
+an unknown readiness is ready, as the API says. All addresses of an endpoint count. Slices of the
+type FQDN have no defined meaning and are left out.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from zonewise.api.objects.core import Service
 from zonewise.api.objects.discovery import LeanEndpointSlice
 from zonewise.traffic.endpoint import NO_HINT, Hint
 from zonewise.traffic.keys import topology_keys
 from zonewise.traffic.names import address_label
-from zonewise.traffic.routes.addresses import parse_address
+from zonewise.traffic.routes.addresses import Address, parse_address
 
 FAMILIES = ("IPv4", "IPv6")
 NO_PORT = -1
@@ -25,19 +26,18 @@ NO_PORT = -1
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """A port by the names it is asked for, in lower case."""
+    """A port by the names it is queried by, in lower case."""
 
     name: str
     protocol: str
     number: int
 
     def matches(self, name: str, protocol: str) -> bool:
-        """Whether it is asked for; "" asks for any."""
+        """Whether a query matches it; "" matches any."""
         return name in ("", self.name) and protocol in ("", self.protocol)
 
 
-@dataclass(frozen=True, slots=True)
-class NamedEndpoint:
+class NamedEndpoint(NamedTuple):
     """One address of one ready endpoint, under the label it is called by."""
 
     address: str
@@ -113,29 +113,45 @@ def read_endpoints(slices: Iterable[LeanEndpointSlice]) -> tuple[NamedEndpoint, 
             )
             for port in piece.ports or ()
         ) or (Port("", "", NO_PORT),)
-        for one in piece.endpoints or ():
-            if one.conditions.ready is False:
-                continue
+        ready = [one for one in piece.endpoints or () if one.conditions.ready is not False]
+        # An address that a slice lists twice is in the zone that is listed last, as for CoreDNS.
+        zones = {
+            text: one.zone.lower()
+            for one in ready
+            if one.zone is not None
+            for text in one.addresses or ()
+        }
+        for one in ready:
             hint = NO_HINT if one.hints is None else Hint.read(one.hints)
-            found += (
-                NamedEndpoint(
-                    address,
-                    packed(address),
-                    (one.hostname or "").lower() or address_label(address),
-                    ports,
-                    (one.zone or "").lower(),
-                    one.node_name or "",
-                    hint,
+            host, node = (one.hostname or "").lower(), one.node_name or ""
+            for text in one.addresses or ():
+                address = parse_address(text)
+                if address is None:
+                    continue
+                found.append(
+                    NamedEndpoint(
+                        address.text,
+                        _bytes_of(address),
+                        host or address_label(address.text),
+                        ports,
+                        zones.get(text, ""),
+                        node,
+                        hint,
+                    )
                 )
-                for address in canonical_texts(one.addresses or ())
-            )
     return tuple(found)
 
 
 def packed(text: str) -> bytes:
     """An address as bytes, empty if the text is none."""
     address = parse_address(text)
-    return b"" if address is None else ipaddress.ip_address(address.text).packed
+    return b"" if address is None else _bytes_of(address)
+
+
+def _bytes_of(address: Address) -> bytes:
+    if address.family == "IPv4":
+        return bytes(map(int, address.text.split(".")))
+    return ipaddress.IPv6Address(address.text).packed
 
 
 def canonical_texts(texts: Iterable[str]) -> Iterator[str]:

@@ -1,28 +1,34 @@
 """The best shared hints for a Service that has none: a search over profiles.
 
 A *profile* says how many endpoints serve each zone, and how many of these are its own. A zone of
-weight w served by a, o of them its own, keeps w·o/a, whoever the guests are; so the value of a
-profile is known before anybody is assigned, and what remains is whether the endpoints can be
+weight w served by a, o of them its own, keeps w·o/a, whichever the guests are; so the value of a
+profile is known before any endpoint is assigned, and what remains is whether the endpoints can be
 *packed*: each zone sends w/a to every endpoint that names it, and no endpoint may get more than the
-limit. A zone uses its own endpoints first. Only with very few endpoints may it lend them: there a
-large zone can need the one endpoint of a tiny zone more than the tiny zone does.
+limit. A zone uses its own endpoints first; the guests it needs besides come from other places with
+room for what it sends to each. Endpoints in one place and for the same zones are one class. Only
+with very few endpoints may a zone lend its own: there a large zone can need the one endpoint of a
+tiny zone more than the tiny zone does.
 
 Profiles are tried best first. Each zone has candidates in falling order of value; from a profile
 that does not fit, every zone in turn is given each of its candidates, until the value is no better
 than that of a profile that fits. What does not fit is ordered by its value less twice what could
-not be placed, which leads to profiles that nearly fit. The search is only asked while a few dozen
-endpoints are too few for single zones (n < 6k at 20 %), and it is bounded in packings.
+not be placed, which leads to profiles that nearly fit. The search is only used while a few dozen
+endpoints are too few for single zones (n < 6k at 20 %), and it is bounded in packings. What it
+misses with very few endpoints is then looked for one by one: all profiles that are worth more, each
+packed in every way.
 
 Sizes and values are multiplied by a common multiple of all counts, so every comparison is one of
-whole numbers. Names decide what remains equal: the order of the input never matters.
+whole numbers. Ties are broken by name: the order of the input never matters.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from heapq import heappop, heappush
+from itertools import product
 from math import lcm
 from typing import NamedTuple
 
@@ -36,10 +42,21 @@ MOST_SEARCHED = 16
 """From so many zones on the search is given no more packings: a decision must end."""
 FEW = 6
 """Up to so many endpoints a zone may lend its own: beyond, it costs more packings than it gains."""
+WAYS = 1000
+"""So many profiles and ways to pack them are tried for these few when the search is over."""
+KNOWN = 1 << 12
+"""How many searches are cached: after a node event many Services need the same."""
 
-Choice = tuple[int, int]
+_FINE = lcm(*range(1, FEW + 1))
+
+ZoneChoice = tuple[int, int]
 """How many endpoints serve a zone, and how many of them are its own."""
-Profile = tuple[Choice, ...]
+Profile = tuple[ZoneChoice, ...]
+Counts = tuple[tuple[str, int], ...]
+_SeatClass = tuple[int, int, int, int]
+"""The load of each, the place they are in, the zones they are for as bits, how many they are."""
+_Guests = tuple[int, int, int]
+"""What a zone sends to each, negated, the zone, and how many it needs."""
 
 
 class Group(NamedTuple):
@@ -63,18 +80,38 @@ def best_profile(
 ) -> Found | None:
     """The most traffic in zone with every load below the limit to add; None if nothing fits.
 
-    ``own`` are the endpoints in each place, those without a share included.
+    ``own`` are the endpoints in each place, those without a share included. As an endpoint names
+    at most ``MOST_ZONES``, few of them in hundreds of zones are not searched at all.
     """
-    return _Search(own, weights, minimum, add).run()
+    if sum(minimum.values()) > MOST_ZONES * sum(own.values()):
+        return None
+    return _searched(_counts(own), _counts(weights), _counts(minimum), add)
 
 
-def choices(own: int, minimum: int, endpoints: int) -> tuple[Choice, ...]:
+def _counts(numbers: Mapping[str, int]) -> Counts:
+    return tuple(sorted(numbers.items()))
+
+
+@lru_cache(KNOWN)
+def _searched(own: Counts, weights: Counts, minimum: Counts, add: int) -> Found | None:
+    return _Search(dict(own), dict(weights), dict(minimum), add).run()
+
+
+def packings(zones: int) -> int:
+    """How many profiles are packed; one of many zones takes longer, so these are fewer again."""
+    if zones < 8:
+        return PACKINGS
+    most = PACKINGS * min(zones, MOST_SEARCHED) // 4
+    return most if zones <= 2 * MOST_SEARCHED else most * MOST_SEARCHED // zones
+
+
+def choices(own: int, minimum: int, endpoints: int) -> tuple[ZoneChoice, ...]:
     """What a zone may have, best first."""
     full = [(count, min(count, own)) for count in candidates(own, minimum, endpoints)]
     if endpoints > FEW:
         return tuple(full)
     lending = [(count, mine) for count, most in full for mine in range(most)]
-    return tuple(sorted(full + lending, key=lambda choice: Fraction(-choice[1], choice[0])))
+    return tuple(sorted(full + lending, key=lambda choice: -choice[1] * _FINE // choice[0]))
 
 
 def candidates(own: int, minimum: int, endpoints: int) -> tuple[int, ...]:
@@ -92,7 +129,10 @@ def candidates(own: int, minimum: int, endpoints: int) -> tuple[int, ...]:
 
 
 class _Search:
-    """One search: the numbers of one Service, the open list and the best so far."""
+    """One search: the numbers of one Service, the open list and the best so far.
+
+    Zones and places are numbers in the order of their names.
+    """
 
     def __init__(
         self,
@@ -101,10 +141,13 @@ class _Search:
         minimum: Mapping[str, int],
         add: int,
     ) -> None:
-        self.zones = sorted(weights)
+        self.zones = list(weights)
+        silent = [place for place, count in own.items() if count and place not in weights]
+        self.places = self.zones + silent
         self.own = [own.get(zone, 0) for zone in self.zones]
-        self.silent = sorted(place for place in own if place not in weights and own[place])
-        self.places = own
+        self.silent: list[_SeatClass] = [
+            (0, number, 0, own[place]) for number, place in enumerate(silent, len(self.zones))
+        ]
         self.endpoints = sum(own.values())
         self.choices = [
             choices(there, minimum[zone], self.endpoints)
@@ -126,11 +169,10 @@ class _Search:
         self.whole = total * common
         self.packings = 0
         self.best = -1
-        self.fit: list[Group] | None = None
+        self.fit: list[_SeatClass] | None = None
 
     def run(self) -> Found | None:
-        zones = len(self.zones)
-        budget = PACKINGS * min(zones, MOST_SEARCHED) // 4 if zones >= 8 else PACKINGS
+        budget = packings(len(self.zones))
         first = tuple(known[0] for known in self.choices)
         seen: set[Profile] = {first}
         waiting: list[tuple[int, Profile, int]] = []
@@ -143,9 +185,34 @@ class _Search:
                     self._try(following, worth, waiting)
                     if self._spent(budget):
                         break
+        if self.endpoints <= FEW:
+            self._complete((), 0, self._value(first), _EveryWay(self.limit, WAYS))
         if self.fit is None:
             return None
-        return Found(tuple(sorted(self.fit)), Fraction(self.best, self.whole))
+        return Found(tuple(sorted(map(self._group, self.fit))), Fraction(self.best, self.whole))
+
+    def _complete(self, profile: Profile, named: int, most: int, every_way: _EveryWay) -> None:
+        """Try all profiles that begin like this and are worth more than the best.
+
+        ``named`` counts how often its endpoints are, and ``most`` is what they can be worth.
+        """
+        index = len(profile)
+        if index == len(self.zones):
+            fit = every_way.seat(*self._at_home(profile)) if named >= self.endpoints else None
+            if fit is not None:
+                self.best, self.fit = most, fit
+            return
+        values = self.values[index]
+        without = most - values[self.choices[index][0]]
+        for choice, kept in values.items():
+            if without + kept <= self.best or not every_way.step():
+                break
+            self._complete((*profile, choice), named + choice[0], without + kept, every_way)
+
+    def _group(self, seated: _SeatClass) -> Group:
+        _, home, named, count = seated
+        zones = tuple(zone for number, zone in enumerate(self.zones) if named >> number & 1)
+        return Group(self.places[home], zones, count)
 
     def _spent(self, budget: int) -> bool:
         if self.fit is None and len(self.zones) < MOST_SEARCHED:
@@ -159,8 +226,8 @@ class _Search:
         found = []
         for index, values in enumerate(self.values):
             without = value - values[profile[index]]
-            for choice in self.choices[index]:
-                worth = without + values[choice]
+            for choice, kept in values.items():
+                worth = without + kept
                 if worth <= self.best:
                     break
                 if choice != profile[index]:
@@ -171,57 +238,109 @@ class _Search:
         if value <= self.best:
             return
         self.packings += 1
-        unplaced, groups = self._pack(profile, emptiest=True)
+        homes, guests = self._at_home(profile)
+        unplaced = _seat(classes := homes.copy(), guests, self.limit, self.fair, emptiest=True)
         if unplaced:
-            less, others = self._pack(profile, emptiest=False)
-            unplaced, groups = min((unplaced, groups), (less, others), key=lambda pair: pair[0])
+            less = _seat(others := homes.copy(), guests, self.limit, self.fair, emptiest=False)
+            if less < unplaced:
+                unplaced, classes = less, others
         if unplaced:
             heappush(waiting, (2 * unplaced - value * self.scale, profile, value))
         else:
-            self.best, self.fit = value, groups
+            self.best, self.fit = value, classes
 
-    def _pack(self, profile: Profile, *, emptiest: bool) -> tuple[int, list[Group]]:
-        """What could not be placed, and who is for whom."""
-        groups: list[tuple[int, str, Zones, int]] = []
-        guests: list[tuple[int, str, int]] = []
-        for zone, there, (count, staying), sizes in zip(
-            self.zones, self.own, profile, self.sizes, strict=True
-        ):
+    def _at_home(self, profile: Profile) -> tuple[list[_SeatClass], list[_Guests]]:
+        """The classes while every zone has its own endpoints only, and the guests it needs."""
+        classes = self.silent.copy()
+        guests: list[_Guests] = []
+        for zone, (count, staying) in enumerate(profile):
+            size, there = self.sizes[zone][count], self.own[zone]
             if staying:
-                groups.append((sizes[count], zone, (zone,), staying))
+                classes.append((size, zone, 1 << zone, staying))
             if there > staying:
-                groups.append((0, zone, (), there - staying))
+                classes.append((0, zone, 0, there - staying))
             if count > staying:
-                guests.append((-sizes[count], zone, count - staying))
-        groups += [(0, place, (), self.places[place]) for place in self.silent]
-        unplaced = 0
-        for negative, zone, wanted in sorted(guests):
-            groups, left = self._seat(groups, -negative, zone, wanted, emptiest=emptiest)
-            unplaced -= negative * left
-        unplaced += self.fair * sum(count for _, _, zones, count in groups if not zones)
-        return unplaced, [Group(home, tuple(sorted(zones)), n) for _, home, zones, n in groups]
+                guests.append((-size, zone, count - staying))
+        guests.sort()
+        return classes, guests
 
-    def _seat(
-        self,
-        groups: Sequence[tuple[int, str, Zones, int]],
-        size: int,
-        zone: str,
-        wanted: int,
-        *,
-        emptiest: bool,
-    ) -> tuple[list[tuple[int, str, Zones, int]], int]:
-        """The groups after a zone has taken its guests from them, and how many it still lacks."""
-        room = self.limit - size
-        order = sorted(groups) if emptiest else sorted(groups, key=lambda g: (-g[0], g[1], g[2]))
-        after = []
-        for group in order:
-            load, home, zones, count = group
-            if not wanted or load > room or home == zone or len(zones) >= MOST_ZONES:
-                after.append(group)
+
+def _seat(
+    classes: list[_SeatClass], guests: list[_Guests], limit: int, fair: int, *, emptiest: bool
+) -> int:
+    """Seat all guests, those of the largest size first, in the emptiest or the fullest places.
+
+    Returns what could not be placed: the sizes that are left over, and a fair load for every
+    endpoint that is for no zone.
+    """
+    unplaced = 0
+    for negative, zone, wanted in guests:
+        classes.sort(reverse=not emptiest)
+        room, missing = limit + negative, wanted
+        for index in range(len(classes)):
+            load, home, named, count = classes[index]
+            if load > room:
+                if emptiest:
+                    break
                 continue
-            taken = min(wanted, count)
-            wanted -= taken
-            after.append((load + size, home, (*zones, zone), taken))
-            if count > taken:
-                after.append((load, home, zones, count - taken))
-        return after, wanted
+            if home == zone or named.bit_count() >= MOST_ZONES:
+                continue
+            served = (load - negative, home, named | 1 << zone)
+            if count > missing:
+                classes[index] = (load, home, named, count - missing)
+                classes.append((*served, missing))
+                missing = 0
+                break
+            classes[index] = (*served, count)
+            missing -= count
+            if not missing:
+                break
+        unplaced -= negative * missing
+    for _, _, named, count in classes:
+        if not named:
+            unplaced += fair * count
+    return unplaced
+
+
+class _EveryWay:
+    """Seats guests in every way there is, for a handful of endpoints; so many ways in all."""
+
+    def __init__(self, limit: int, ways: int) -> None:
+        self._limit = limit
+        self._left = ways
+
+    def step(self) -> bool:
+        """Count one more; False when there were enough."""
+        self._left -= 1
+        return self._left >= 0
+
+    def seat(self, classes: list[_SeatClass], guests: list[_Guests]) -> list[_SeatClass] | None:
+        """The classes when all guests have a seat and every endpoint is for some zone, or None."""
+        unnamed = sum(count for _, _, named, count in classes if not named)
+        if unnamed > sum(wanted for _, _, wanted in guests):
+            return None
+        if not guests:
+            return classes
+        (negative, zone, wanted), *later = guests
+        room = self._limit + negative
+        hosts: list[_SeatClass] = []
+        others: list[_SeatClass] = []
+        for one in classes:
+            load, home, named, _ = one
+            fits = home != zone and load <= room and named.bit_count() < MOST_ZONES
+            (hosts if fits else others).append(one)
+        for taken in product(*(range(min(count, wanted), -1, -1) for *_, count in hosts)):
+            if sum(taken) != wanted:
+                continue
+            if not self.step():
+                return None
+            after = others.copy()
+            for (load, home, named, count), part in zip(hosts, taken, strict=True):
+                if part:
+                    after.append((load - negative, home, named | 1 << zone, part))
+                if count > part:
+                    after.append((load, home, named, count - part))
+            found = self.seat(after, later)
+            if found is not None:
+                return found
+        return None

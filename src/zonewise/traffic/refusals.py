@@ -13,7 +13,7 @@ from zonewise.traffic.modes import MODE_ANNOTATION, Mode
 
 
 def not_asked() -> Reason:
-    """Nobody asked for hints."""
+    """The Service does not request hints."""
     return Reason(code="NotAsked", message="the Service does not ask for hints")
 
 
@@ -50,10 +50,10 @@ def endpoint_without_zone(targets: list[TrafficEndpoint]) -> Reason:
 
 
 def foreign_endpoint(targets: list[TrafficEndpoint]) -> Reason:
-    """Hints are there, and somebody else's endpoint makes proxies ignore them."""
+    """Hints exist, and an endpoint of another controller makes proxies ignore them."""
     return Reason(
         code="ForeignEndpoint",
-        message=f"endpoint {targets[0].name} is in a slice that somebody else writes and has no"
+        message=f"endpoint {targets[0].name} is in a slice of another controller and has no"
         " hint, so proxies ignore all hints",
         object=f"Endpoint/{targets[0].name}",
         numbers={"endpoints": len(targets)},
@@ -62,10 +62,10 @@ def foreign_endpoint(targets: list[TrafficEndpoint]) -> Reason:
 
 
 def foreign_slice(targets: list[TrafficEndpoint]) -> Reason:
-    """Weights are there, and somebody else's slice makes proxies ignore them."""
+    """Weights exist, and a slice of another controller makes proxies ignore them."""
     return Reason(
         code="ForeignEndpoint",
-        message=f"endpoint {targets[0].name} is in a slice that somebody else writes; unless it"
+        message=f"endpoint {targets[0].name} is in a slice of another controller; unless it"
         " carries the same weights, proxies obey hints alone",
         object=f"Endpoint/{targets[0].name}",
         numbers={"endpoints": len(targets)},
@@ -134,7 +134,7 @@ def weights_too_long(length: int, limit: int) -> Reason:
 
 
 def _part(part: Fraction) -> str:
-    return f"{float(round(part * 100, 1)):g} %"
+    return f"{round(part * 1000) / 10:g} %"
 
 
 def best_overload(shares: Shares, endpoints: int) -> tuple[Fraction, str]:
@@ -143,9 +143,10 @@ def best_overload(shares: Shares, endpoints: int) -> tuple[Fraction, str]:
     for _ in range(endpoints - len(count)):
         count[neediest(weights, weights, count)] += 1
     worst = neediest(weights, weights, count)
-    return Fraction(weights[worst] * endpoints, count[worst] * shares.total) - 1, worst
+    fair = count[worst] * shares.total
+    return Fraction(weights[worst] * endpoints - fair, fair), worst
 
 
 def _percent(part: Fraction) -> str:
     """Rounded up, so that it never reads as if it were allowed."""
-    return f"{-(-part * 100 // 1)} %"
+    return f"{-(-part.numerator * 100 // part.denominator)} %"

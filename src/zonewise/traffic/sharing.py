@@ -8,16 +8,16 @@ every ready endpoint naming at least one zone.
 *From nothing*: where the zones' minima fit into the endpoints, mode Auto reaches what any hints can
 and its ``spread`` decides; where they do not, ``best_profile`` searches.
 
-*Hints are there*: survivors keep theirs and new endpoints name their home. If then an endpoint is
-above the limit to drop, or a zone is not named, new endpoints change, one at a time; if that is not
-enough, any endpoint may, a few of them (*repair*), or everything is decided afresh, whichever is
-worth more: a fair load in zone is worth four changed hints. The same is asked of hints that may
-stay but add less than half of what hints can, as an outage leaves them (``gains_little``). In the
-end endpoints that serve each other's zones swap. A Service with single zones only is mode Auto's
-``retain`` first.
+*From existing hints*: remaining endpoints keep theirs and new ones name their own zone. If then an
+endpoint is above the limit to drop, or a zone is not named, new endpoints change, one at a time; if
+that is not enough, any endpoint may, a few of them (*repair*), or everything is decided from
+nothing, whichever is worth more: a fair load in zone is worth four changed hints. The same holds
+for hints that may stay but add less than half of what hints can, as an outage leaves them
+(``gains_little``). In the end endpoints that serve each other's zones swap. A Service with single
+zones only is mode Auto's ``retain`` first.
 
 Loads are compared as whole numbers of 2⁻⁴⁰, rounded up, while changes are ranked; whether hints may
-stay is asked exactly.
+stay is computed exactly.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ from zonewise.traffic.profiles import MOST_ZONES, Found, best_profile
 
 NEW_CHANGES = 16
 REPAIRS = 4
+MOST_COMPARED = 20_000
+"""Changes, times the zones and sets over which each is measured: some tens of milliseconds."""
 _BITS = 40
 
 
@@ -52,7 +54,7 @@ class Shared:
 def share(
     endpoints: Sequence[Hinted], shares: Shares, limits: OverloadLimits, *, hinted: bool
 ) -> Shared:
-    """The zones each endpoint is for; ``hinted`` says whether proxies obeyed what was there."""
+    """The zones each endpoint is for; ``hinted`` says whether proxies obeyed the existing hints."""
     ordered = sorted(endpoints)
     without = _without_hints(ordered, shares)
     if hinted and any(endpoint.before for endpoint in ordered):
@@ -86,7 +88,7 @@ def _single(zones: Zones) -> str:
 
 
 def _matched(endpoints: Iterable[Hinted], found: Found) -> dict[str, Zones]:
-    """Names for the groups: who has a fitting hint keeps it, the others come by name."""
+    """Names for the groups: an endpoint with a fitting hint keeps it, the others follow by name."""
     by_home: dict[str, list[Hinted]] = {}
     for endpoint in endpoints:
         by_home.setdefault(endpoint.home, []).append(endpoint)
@@ -108,7 +110,7 @@ def _matched(endpoints: Iterable[Hinted], found: Found) -> dict[str, Zones]:
 def _kept(
     endpoints: Sequence[Hinted], shares: Shares, limits: OverloadLimits
 ) -> dict[str, Zones] | None:
-    """The hints that are there, changed as little as the limits ask for; None: decide afresh."""
+    """The existing hints, changed as little as the limits require; None: decide from nothing."""
     if all(len(endpoint.before) <= 1 for endpoint in endpoints):
         count = len(endpoints)
         placed = [ZonedEndpoint(e.name, e.home, _single(e.before)) for e in endpoints]
@@ -188,7 +190,7 @@ class _State:
                 self._home[endpoint.home] += 1
 
     def within(self, drop: int) -> bool:
-        """Whether every zone is named and nobody is above the limit to drop, exactly."""
+        """Whether every zone is named and no endpoint is above the limit to drop, exactly."""
         named = self._named()
         if not all(named[zone] for zone in self._weights):
             return False
@@ -241,10 +243,17 @@ class _State:
         return excess, away
 
     def _change_one(self, limit: int, movable: set[str]) -> bool:
-        """Make the change that leaves least above the limit; False if none leaves less."""
+        """Make the change that leaves least above the limit; False if none leaves less.
+
+        Every change is measured over all zones and sets. Where that takes too long, as with hints
+        of another controller, none is made.
+        """
         groups: dict[tuple[str, Zones], str] = {}
         for name in sorted(movable, key=lambda n: (self.zones[n] == self._before[n], n)):
             groups.setdefault((self._homes[name], self.zones[name]), name)
+        zones, sets = len(self._weights), len(self._sets)
+        if len(groups) * (2 * zones + sets) * (zones + sets) > MOST_COMPARED:
+            return False
         best: tuple[int, int, int, str, Zones, Zones] | None = None
         chosen = ""
         for (home, old), name in sorted(groups.items()):

@@ -1,29 +1,28 @@
 """How much of each zone's traffic its neighbours take: the arithmetic of mode weighted.
 
-With weights endpoints are divisible, so the best is a formula and not a search. A zone with a
-share w/W and e of n endpoints keeps as much as these may carry, min(w/W, C·e/n), where C is just
-below the limit to add; the rest spills. Receivers are the places with the lowest load per endpoint,
-filled like vessels with a common water level: everybody who spills uses them in proportion to the
-room they have below it. Since all endpoints together may carry C > 1 times the traffic, the level
-stays below what a spilling zone's own endpoints carry; so a zone spills or receives, never both.
+With weights endpoints are divisible, so the best is a formula and not a search. A zone with a share
+w/W and e of n endpoints keeps as much as these may carry, min(w/W, C·e/n), where C is just below
+the limit to add; the rest spills. Receivers are the places with the lowest load per endpoint,
+filled to a common water level: every zone that spills uses them in proportion to the room they have
+below it. Since all endpoints together may carry C > 1 times the traffic, the level stays below what
+a spilling zone's own endpoints carry; so a zone spills or receives, never both.
 
 Weights belong to *zones*: "for clients in zone a each endpoint in zone b weighs 1000". So the text
 does not grow with endpoints and a replaced pod does not change it. They are whole numbers; a zone's
 own weight is rounded down, which can only lower the loads that are at the limit.
 
-The text stays while it is good enough: nobody above the limit to drop, every zone served, and at
-most ``SLACK`` less in zone than the best.
+The text stays while it is good enough: no endpoint above the limit to drop, every zone served, and
+at most ``SLACK`` less in zone than the best.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from fractions import Fraction
 from functools import lru_cache
 from math import lcm
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -36,7 +35,8 @@ LONGEST = 8 * 1024
 SLACK = 3
 """Percent of the traffic."""
 
-_MARGIN = Fraction(3999, 4000)
+_PARTS = 4000
+"""Zones keep one part of so many less than they may: rounding must not reach the limit."""
 _LEAST = 2000
 _GUEST = 1000
 _VALUE = re.compile(r"(?:[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)", re.ASCII)
@@ -57,46 +57,75 @@ def decide_weights(
 def weights_good(text: str, own: Mapping[str, int], shares: Shares, limits: OverloadLimits) -> bool:
     """Whether a text of weights may stay.
 
-    Asked of every weighted Service when nodes change, so in whole numbers: loads are counted in
+    Called for every weighted Service when nodes change, so in whole numbers: loads are counted in
     parts of the traffic times a common multiple of what rows divide by.
     """
-    rows = _known_rows(text)
-    if rows is None:
+    known = _weighted_loads(text, tuple(own.items()))
+    if known is None:
         return False
-    wholes: list[int] = []
-    for zone in shares.weights:
-        row = rows.get(zone)
-        if row is None:
-            whole = own.get(zone, 0)
-        else:
-            whole = 0
-            for place, drawn in row.items():
-                whole += drawn * own.get(place, 0)
-        if not whole:
-            return False
-        wholes.append(whole)
-    common = lcm(*wholes)
-    endpoints, total = sum(own.values()), shares.total
+    endpoints, total = known.endpoints, shares.total
     unit, room = endpoints * 100, (100 + limits.add) * total
-    loads = dict.fromkeys(own, 0)
+    loads = [0] * len(own)
     stays = best = 0
-    for (zone, weight), whole in zip(shares.weights.items(), wholes, strict=True):
-        each = weight * (common // whole)
-        row = rows.get(zone)
-        here = own.get(zone, 0)
-        if row is None:
-            loads[zone] += each
-            stays += each * here
-        else:
-            for place, drawn in row.items():
-                if place in loads:
-                    loads[place] += each * drawn
-            stays += each * row.get(zone, 0) * here
+    for zone, weight in shares.weights.items():
+        served = known.zones.get(zone)
+        if served is None:
+            return False
+        here, kept, sent = served
+        stays += weight * kept
+        for place, part in sent:
+            loads[place] += weight * part
         best += min(weight * unit, room * here)
-    highest = max(load for place, load in loads.items() if own[place])
-    if highest * unit > (100 + limits.drop) * total * common:
+    if max(loads) * unit > (100 + limits.drop) * total * known.common:
         return False
-    return stays * unit >= (best - SLACK * endpoints * total) * common
+    return stays * unit >= (best - SLACK * endpoints * total) * known.common
+
+
+class _SpreadZone(NamedTuple):
+    """A zone whose traffic is distributed; parts of it are multiplied by a common number."""
+
+    here: int
+    """Its own endpoints."""
+    stays: int
+    """The part that stays."""
+    sent: tuple[tuple[int, int], ...]
+    """The numbers of the places it sends to, and the part that each endpoint there gets."""
+
+
+class _WeightedLoads(NamedTuple):
+    """What weights do, whatever the zones' shares are."""
+
+    endpoints: int
+    common: int
+    zones: Mapping[str, _SpreadZone]
+
+
+@lru_cache(1 << 14)
+def _weighted_loads(text: str, own: tuple[tuple[str, int], ...]) -> _WeightedLoads | None:
+    """What a text of weights does to endpoints that are in these places; None if it is no text.
+
+    Both hardly ever change, and all Services are judged at every node event.
+    """
+    rows = parse_weights(text)
+    if rows is None:
+        return None
+    counts = dict(own)
+    numbers = {place: number for number, (place, count) in enumerate(own) if count}
+    drawn: dict[str, Mapping[str, int]] = {zone: {zone: 1} for zone in numbers}
+    drawn.update(rows)
+    wholes = {
+        zone: sum(weight * counts.get(place, 0) for place, weight in row.items())
+        for zone, row in drawn.items()
+    }
+    common = lcm(*filter(None, wholes.values()))
+    zones = {}
+    for zone, row in drawn.items():
+        if wholes[zone]:
+            each = common // wholes[zone]
+            here = counts.get(zone, 0)
+            sent = tuple((numbers[p], each * row[p]) for p in row if p in numbers)
+            zones[zone] = _SpreadZone(here, each * row.get(zone, 0) * here, sent)
+    return _WeightedLoads(sum(counts.values()), common, zones)
 
 
 def in_zone_limit_of(own: Mapping[str, int], shares: Shares, limits: OverloadLimits) -> Fraction:
@@ -110,43 +139,41 @@ def in_zone_limit_of(own: Mapping[str, int], shares: Shares, limits: OverloadLim
 
 
 def zone_weights(own: Mapping[str, int], shares: Shares, limits: OverloadLimits) -> Rows:
-    """The weights that keep most in zone, with every load below the limit to add."""
+    """The weights that keep most in zone, with every load below the limit to add.
+
+    Traffic is counted in parts so small that every number here is whole.
+    """
     endpoints = sum(own.values())
-    most = Fraction(100 + limits.add, 100) * _MARGIN / endpoints
-    kept = {zone: min(shares.share(zone), most * own.get(zone, 0)) for zone in shares.weights}
-    spilt = {zone: shares.share(zone) - kept[zone] for zone in shares.weights}
-    loads = {place: kept.get(place, Fraction(0)) / count for place, count in own.items() if count}
-    rooms = _rooms(loads, own, sum(spilt.values(), Fraction(0)))
-    return {
-        zone: _row(zone, own, kept[zone], spilt[zone], rooms)
-        for zone in sorted(shares.weights)
-        if spilt[zone]
-    }
+    sent = {zone: weight * endpoints * 100 * _PARTS for zone, weight in shares.weights.items()}
+    most = (100 + limits.add) * (_PARTS - 1) * shares.total
+    kept = {zone: min(amount, most * own.get(zone, 0)) for zone, amount in sent.items()}
+    spilt = {zone: amount - kept[zone] for zone, amount in sent.items() if amount > kept[zone]}
+    if not spilt:
+        return {}
+    rooms = _rooms(kept, {place: count for place, count in own.items() if count}, spilt)
+    return {zone: _row(zone, own, kept[zone], spilt[zone], rooms) for zone in sorted(spilt)}
 
 
 def _rooms(
-    loads: Mapping[str, Fraction], own: Mapping[str, int], spill: Fraction
-) -> dict[str, Fraction]:
-    """What each endpoint of a place takes, so that all receivers end at one level."""
+    kept: Mapping[str, int], own: Mapping[str, int], spilt: Mapping[str, int]
+) -> dict[str, int]:
+    """What each endpoint of a place takes, in some unit, so that receivers end at one level."""
+    common = lcm(*own.values())
+    loads = {place: kept.get(place, 0) * (common // count) for place, count in own.items()}
     receivers: list[str] = []
-    level = volume = Fraction(0)
-    count = 0
+    volume, count = sum(spilt.values()) * common, 0
     for place in sorted(loads, key=lambda one: (loads[one], one)):
-        if receivers and level <= loads[place]:
+        if receivers and volume <= loads[place] * count:
             break
         receivers.append(place)
         count += own[place]
         volume += own[place] * loads[place]
-        level = (spill + volume) / count
-    return {place: level - loads[place] for place in receivers if level > loads[place]}
+    rooms = {place: volume - loads[place] * count for place in receivers}
+    return {place: room for place, room in rooms.items() if room > 0}
 
 
 def _row(
-    zone: str,
-    own: Mapping[str, int],
-    kept: Fraction,
-    spilt: Fraction,
-    rooms: Mapping[str, Fraction],
+    zone: str, own: Mapping[str, int], kept: int, spilt: int, rooms: Mapping[str, int]
 ) -> dict[str, int]:
     """The weights of a zone that spills: guests' in proportion, its own just below its due."""
     most = max(rooms.values())
@@ -154,14 +181,13 @@ def _row(
     def scaled(scale: int) -> tuple[dict[str, int], int]:
         guests = {
             place: weight
-            for place, room in sorted(rooms.items())
-            if (weight := int(room / most * scale + Fraction(1, 2)))
+            for place, room in rooms.items()
+            if (weight := (2 * room * scale + most) // (2 * most))
         }
         if not kept:
             return guests, 0
         away = sum(weight * own[place] for place, weight in guests.items())
-        exact = kept * away / (spilt * own[zone])
-        return guests, -(-exact.numerator // exact.denominator) - 1
+        return guests, -(-kept * away // (spilt * own[zone])) - 1
 
     scale = _GUEST
     guests, mine = scaled(scale)
@@ -177,11 +203,16 @@ def _row(
 
 def format_weights(rows: Rows) -> str:
     """The annotation's text: sorted, no blanks."""
-    return json.dumps(rows, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return msgspec.json.encode(rows, order="sorted").decode()
 
 
 def parse_weights(text: str) -> Rows | None:
-    """The weights in an annotation; None if it is not well formed."""
+    """The weights in an annotation; None if it is not well formed.
+
+    A zone that is named twice, as a row or within one, says two things, so the text says nothing.
+    The decoder keeps the last of them: what it dropped is seen by quotation marks that are left
+    over, since no name can hold one.
+    """
     if len(text) > LONGEST:
         return None
     try:
@@ -191,9 +222,7 @@ def parse_weights(text: str) -> Rows | None:
     names = {*rows, *(zone for row in rows.values() for zone in row)}
     if not all(_VALUE.fullmatch(name) for name in names):
         return None
+    if text.count('"') != 2 * (len(rows) + sum(map(len, rows.values()))):
+        return None
     weights = (weight for row in rows.values() for weight in row.values())
     return rows if all(0 <= weight <= LARGEST for weight in weights) else None
-
-
-_known_rows = lru_cache(maxsize=1 << 14)(parse_weights)
-"""A text is judged at every node event and hardly ever changes."""

@@ -1,13 +1,13 @@
-"""How each Service stood when it was last decided, and which of them a node event concerns.
+"""The state of each Service at its last decision, and which of them a node event concerns.
 
 A node event changes shares, and shares concern only Services in a mode with limits. Of each the
 endpoints are counted (``HintCounts``) and its limits are kept; that is enough to tell, with a few
 multiplications, whether it crosses a limit in either direction or two endpoints should swap. Only
-those of which that is true are decided again, so a node that comes or goes rewrites the slices of
-few Services or none, and a Service that had lost its hints gets them back with no event of its own.
+those are decided again, so a node that is added or deleted rewrites the slices of few Services or
+none, and a Service that had lost its hints gets them back with no event of its own.
 
-A Service whose reason was a property of the nodes is looked at again when that reason changes, so
-that nobody reads about a label that was mended.
+A Service whose reason was a property of the nodes is decided again when that reason changes, so
+that no condition reports a label that was fixed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class DecidedService:
     reach: EligibleNodes | None
     distribution: str
     node_reason: str
-    """The reason why nodes let nobody decide then, "" if they did."""
+    """The reason why nodes allowed no decision then, "" if they did."""
 
     @classmethod
     def of(
@@ -43,7 +43,7 @@ class DecidedService:
         shares: Shares,
         reach: EligibleNodes | None,
     ) -> DecidedService:
-        """How a Service stands with a plan."""
+        """The state of a Service with a plan."""
         return cls(
             uid=service.metadata.uid,
             hint_request=hint_request,
@@ -66,7 +66,7 @@ class DecidedService:
 def concerned(
     decided_services: Mapping[Key, DecidedService], shares: Callable[[EligibleNodes | None], Shares]
 ) -> Iterator[Key]:
-    """The Services that new shares ask to decide again."""
+    """The Services that new shares require to decide again."""
     general = shares(None)
     code = _code(general)
     for key, standing in decided_services.items():
@@ -78,8 +78,10 @@ def concerned(
         if standing.node_reason != (code if reach is None else _code(known)):
             yield key
             continue
-        if any(_crosses(hint_request, known, family) for family in standing.families.values()):
-            yield key
+        for family in standing.families.values():
+            if _crosses(hint_request, known, family):
+                yield key
+                break
 
 
 def _crosses(hint_request: HintRequest, shares: Shares, family: FamilyPlan) -> bool:

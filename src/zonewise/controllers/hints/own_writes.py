@@ -2,13 +2,13 @@
 
 That a Service is not planned again before the store shows what was written for it is
 ``Expectations``, as for every controller. Here is what only this one needs: a foreign edit of a
-slice has to be undone, our own write must not wake the Service up again. A change with a version
-that we were given as the answer to a write is ours. It may come back before the answer does;
-changes seen while a Service is being written are therefore kept and judged afterwards.
+slice has to be undone, our own write must not enqueue the Service again. A change with the version
+that a write of ours returned is ours. It may come back before the answer does; changes seen while a
+Service is being written are therefore kept and judged afterwards.
 
-A wait has no end here: slices have generated names, so planning from an old store would create
-them twice. A server whose versions are no numbers gives no order to wait for; there every change
-counts as somebody else's, and conflicts are what protects.
+A wait has no end here: slices have generated names, so planning from an old store would create them
+twice. A server whose versions are not numbers gives no order to wait for; there every change counts
+as foreign, and conflicts protect.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class _Notes:
     versions: set[str] = field(default_factory=set)
     deleted: set[str] = field(default_factory=set)
     seen: list[str] | None = None
-    """Versions and uids of changes that came while the Service is being written."""
+    """Versions and uids of changes that arrived while the Service is being written."""
 
 
 class OwnWrites:
-    """What was written for each Service and has not come back yet."""
+    """What was written for each Service and has not been seen on the watch yet."""
 
     def __init__(self, store: Store[EndpointSlice]) -> None:
         self._expectations: Expectations[Key, EndpointSlice] = Expectations(store, clock=_standing)
@@ -54,13 +54,13 @@ class OwnWrites:
         self._expectations.removed(key, piece)
 
     def end(self, key: Key) -> bool:
-        """The Service has been written; whether somebody else changed its slices meanwhile."""
+        """The Service has been written; whether another writer changed its slices meanwhile."""
         notes = self._notes[key]
         seen, notes.seen = notes.seen or [], None
         return bool([one for one in seen if not self._expected(notes, one)])
 
     def foreign(self, key: Key, old: EndpointSlice | None, new: EndpointSlice | None) -> bool:
-        """Whether a change of a slice is somebody else's; while we write, that is said later."""
+        """Whether a change of a slice is foreign; while we write, that is decided later."""
         notes = self._notes.get(key)
         if notes is None:
             return True
@@ -78,12 +78,12 @@ class OwnWrites:
         """Whether the store has not caught up with what was written for the Service."""
         if not self._expectations.settled(key):
             return True
-        # Everything came back, or was overtaken by a list that shows a later state.
+        # Every write was seen, or was overtaken by a list that shows a later state.
         self._notes.pop(key, None)
         return False
 
     def forget(self, key: Key) -> None:
-        """The Service is gone."""
+        """The Service is deleted."""
         self._notes.pop(key, None)
         self._expectations.forget(key)
 

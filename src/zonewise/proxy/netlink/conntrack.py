@@ -1,10 +1,10 @@
 """The kernel's table of connections over netlink: UDP flows, found and removed.
 
-A flow is asked for by where it was sent to, and the kernel does the searching (Linux 5.8): by
-protocol, by port and, for IPv4, by address. Not by IPv6 addresses: the kernel compares those the
-wrong way round (``ctnetlink_filter_match_tuple``, up to 6.18 at least) and leaves out just the
-flows that were asked for. Such a question gets the flows to a port at any address; an older
-kernel ignores the question and sends every flow. What comes is looked at again here.
+Flows are requested by original destination, and the kernel filters (Linux 5.8): by protocol, by
+port and, for IPv4, by address. Not by IPv6 addresses: the kernel compares those the wrong way round
+(``ctnetlink_filter_match_tuple``, up to 6.18 at least) and leaves out just the requested flows. For
+those all flows to the port are requested; an older kernel ignores the filter and sends every flow.
+So the answer is filtered again here.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from zonewise.proxy.netlink import wire
-from zonewise.proxy.netlink.nftables import IPV4, Family
+from zonewise.proxy.netlink.nftables import IPV4, NetlinkFamily
 from zonewise.proxy.netlink.socket import NetlinkError, NetlinkSocket
 
 UDP = 17
@@ -37,9 +37,10 @@ _ORDER: Literal["little", "big"] = sys.byteorder
 
 @dataclass(frozen=True, slots=True)
 class UdpFlow:
-    """A UDP flow: where its packets were sent to, and who answers them.
+    """A UDP flow: where its packets were sent to, and which address answers them.
 
-    ``rewritten`` says that somebody changed the destination. ``handle`` is by what it is removed.
+    ``rewritten`` says that the destination was changed by NAT. ``handle`` identifies it for
+    removal.
     """
 
     target: str
@@ -51,7 +52,11 @@ class UdpFlow:
 
 
 def flows(
-    link: NetlinkSocket, family: Family, *, target: str | None = None, port: int | None = None
+    link: NetlinkSocket,
+    family: NetlinkFamily,
+    *,
+    target: str | None = None,
+    port: int | None = None,
 ) -> Iterator[UdpFlow]:
     """The UDP flows to an address and a port; None is any."""
     protocol = [wire.attribute(_NUMBER, bytes((UDP,)))]
@@ -76,8 +81,8 @@ def flows(
             yield flow
 
 
-def remove(link: NetlinkSocket, family: Family, flow: UdpFlow) -> bool:
-    """Forget a flow; False if it was gone already."""
+def remove(link: NetlinkSocket, family: NetlinkFamily, flow: UdpFlow) -> bool:
+    """Remove a flow; False if it no longer existed."""
     try:
         link.request(_DELETE, 0, family, flow.handle)
     except NetlinkError as error:
@@ -87,7 +92,7 @@ def remove(link: NetlinkSocket, family: Family, flow: UdpFlow) -> bool:
     return True
 
 
-def _read(family: Family, body: memoryview) -> UdpFlow | None:
+def _read(family: NetlinkFamily, body: memoryview) -> UdpFlow | None:
     fields = wire.attributes(body)
     original, reply = (wire.attributes(fields[kind]) for kind in (_ORIGINAL, _REPLY))
     protocol = wire.attributes(original[_PROTOCOL])
@@ -108,7 +113,7 @@ def _read(family: Family, body: memoryview) -> UdpFlow | None:
     )
 
 
-def _handle(fields: wire.Attributes) -> bytes:
+def _handle(fields: wire.NetlinkAttributes) -> bytes:
     """The flow by its packets and its number: one that took its place meanwhile is another."""
     packets = wire.attribute(_ORIGINAL | 0x8000, bytes(fields[_ORIGINAL]))
     return packets + wire.attribute(_ID, bytes(fields[_ID]))

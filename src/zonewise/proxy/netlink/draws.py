@@ -9,7 +9,7 @@ very ones nft makes, in the same registers; it lists them as it lists its own.
 from __future__ import annotations
 
 from zonewise.proxy.netlink import wire
-from zonewise.proxy.netlink.nftables import IPV4, Family, Message
+from zonewise.proxy.netlink.nftables import IPV4, NetlinkFamily, NetlinkMessage
 
 _NEWCHAIN = 10 << 8 | 3
 _NEWRULE = 10 << 8 | 6
@@ -25,7 +25,7 @@ _DNAT = 1
 
 
 def draw_chain(
-    family: Family,
+    family: NetlinkFamily,
     table: str,
     chain: str,
     found: str,
@@ -33,13 +33,15 @@ def draw_chain(
     counts: tuple[int, ...],
     first: int,
     by_address: bool,
-) -> list[Message]:
+) -> list[NetlinkMessage]:
     """A chain with a rule per count: draw a slot, look it up with the way, go to what is found.
 
     Slots begin at ``first``. A way is an address, protocol and port, or without the address.
     """
     named = wire.text(1, table)
-    messages: list[Message] = [(_NEWCHAIN, wire.NLM_F_CREATE, family, named + wire.text(3, chain))]
+    messages: list[NetlinkMessage] = [
+        (_NEWCHAIN, wire.NLM_F_CREATE, family, named + wire.text(3, chain))
+    ]
     size, offset = (4, 16) if family == IPV4 else (16, 24)
     for count in counts:
         at = _FIRST

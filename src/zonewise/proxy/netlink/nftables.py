@@ -21,18 +21,18 @@ from typing import Literal
 from zonewise.proxy.netlink import wire
 from zonewise.proxy.netlink.socket import NetlinkSocket
 
-Family = Literal[2, 10]
-IPV4: Family = 2
-IPV6: Family = 10
+NetlinkFamily = Literal[2, 10]
+IPV4: NetlinkFamily = 2
+IPV6: NetlinkFamily = 10
 
-Message = tuple[int, int, int, bytes]
+NetlinkMessage = tuple[int, int, int, bytes]
 
 _DUMPS = 10
 _MOVED = 1000
 """From so many elements on a set grows in the background."""
 
 GROUP = 7
-"""The multicast group that tells of every commit."""
+"""The multicast group that announces every commit."""
 
 _SUBSYSTEM = 10 << 8
 _GETTABLE = _SUBSYSTEM | 1
@@ -70,9 +70,13 @@ class SetForm:
 
 
 def put(
-    family: Family, table: str, name: str, shape: SetForm, elements: Iterable[tuple[bytes, bytes]]
-) -> Iterator[Message]:
-    """Add elements that are not there."""
+    family: NetlinkFamily,
+    table: str,
+    name: str,
+    shape: SetForm,
+    elements: Iterable[tuple[bytes, bytes]],
+) -> Iterator[NetlinkMessage]:
+    """Add elements that do not exist."""
     return _messages(
         _NEWSETELEM,
         wire.NLM_F_CREATE,
@@ -84,21 +88,23 @@ def put(
 
 
 def remove(
-    family: Family, table: str, name: str, shape: SetForm, keys: Iterable[bytes]
-) -> Iterator[Message]:
-    """Take out elements that are there."""
+    family: NetlinkFamily, table: str, name: str, shape: SetForm, keys: Iterable[bytes]
+) -> Iterator[NetlinkMessage]:
+    """Remove existing elements."""
     bare = SetForm(ranges=shape.ranges)
     return _messages(
         _DELSETELEM, 0, family, table, name, (_element(bare, key, b"") for key in keys)
     )
 
 
-def delete_table(family: Family, table: str) -> Message:
+def delete_table(family: NetlinkFamily, table: str) -> NetlinkMessage:
     """A table with all that is in it."""
     return (_DELTABLE, 0, family, wire.text(_TABLE, table))
 
 
-def delete_chain(family: Family, table: str, chain: str) -> tuple[Message, Message]:
+def delete_chain(
+    family: NetlinkFamily, table: str, chain: str
+) -> tuple[NetlinkMessage, NetlinkMessage]:
     """A chain and its rules; nothing may lead to it any more."""
     flush = wire.text(_TABLE, table) + wire.text(_NAME, chain)
     return (
@@ -107,18 +113,18 @@ def delete_chain(family: Family, table: str, chain: str) -> tuple[Message, Messa
     )
 
 
-def delete_set(family: Family, table: str, name: str) -> Message:
+def delete_set(family: NetlinkFamily, table: str, name: str) -> NetlinkMessage:
     """A set; no rule may use it any more."""
     return (_DELSET, 0, family, wire.text(_TABLE, table) + wire.text(_NAME, name))
 
 
-def has_table(socket: NetlinkSocket, family: Family, table: str) -> bool:
+def has_table(socket: NetlinkSocket, family: NetlinkFamily, table: str) -> bool:
     """Whether there is such a table."""
     found = (wire.attributes(body).get(_TABLE) for body in socket.dump(_GETTABLE, family))
     return any(wire.read_text(name) == table for name in found if name is not None)
 
 
-def chains(socket: NetlinkSocket, family: Family, table: str) -> dict[str, int]:
+def chains(socket: NetlinkSocket, family: NetlinkFamily, table: str) -> dict[str, int]:
     """The names of a table's chains, and how many rules each has."""
     found = dict.fromkeys(_names(socket.dump(_GETCHAIN, family), table, _CHAIN_NAME), 0)
     for body in socket.dump(_GETRULE, family, wire.text(_TABLE, table)):
@@ -129,13 +135,13 @@ def chains(socket: NetlinkSocket, family: Family, table: str) -> dict[str, int]:
     return found
 
 
-def sets(socket: NetlinkSocket, family: Family, table: str) -> set[str]:
+def sets(socket: NetlinkSocket, family: NetlinkFamily, table: str) -> set[str]:
     """The names of a table's sets and maps."""
     return _names(socket.dump(_GETSET, family, wire.text(_TABLE, table)), table, _NAME)
 
 
 def elements(
-    socket: NetlinkSocket, family: Family, table: str, name: str, shape: SetForm
+    socket: NetlinkSocket, family: NetlinkFamily, table: str, name: str, shape: SetForm
 ) -> dict[bytes, bytes]:
     """Everything a set holds.
 
@@ -193,8 +199,8 @@ def _names(bodies: Iterable[memoryview], table: str, kind: int) -> set[str]:
 
 
 def _messages(
-    kind: int, flags: int, family: Family, table: str, name: str, parts: Iterable[bytes]
-) -> Iterator[Message]:
+    kind: int, flags: int, family: NetlinkFamily, table: str, name: str, parts: Iterable[bytes]
+) -> Iterator[NetlinkMessage]:
     head = wire.text(_LIST_TABLE, table) + wire.text(_LIST_SET, name)
     held: list[bytes] = []
     size = 0
@@ -225,7 +231,7 @@ def _element(shape: SetForm, key: bytes, data: bytes) -> bytes:
 
 @lru_cache(maxsize=256)
 def _opening(kind: int, size: int) -> bytes:
-    """What stands before a value of that size; sizes are multiples of four, so nothing follows."""
+    """The header of a value of that size; sizes are multiples of four, so nothing follows."""
     return wire.nested(kind, wire.attribute(_VALUE, b"\0" * size))[:8]
 
 
@@ -245,7 +251,7 @@ def verdict(words: bytes) -> bytes:
     return wire.nested(_DATA, wire.nested(_VERDICT, *parts))
 
 
-def _read(shape: SetForm, fields: wire.Attributes) -> tuple[bytes, bytes]:
+def _read(shape: SetForm, fields: wire.NetlinkAttributes) -> tuple[bytes, bytes]:
     key = bytes(wire.attributes(fields[_KEY])[_VALUE])
     if shape.ranges:
         key += bytes(wire.attributes(fields[_KEY_END])[_VALUE])

@@ -10,8 +10,8 @@ it or nothing. Its messages are numbered from one, so an error says which messag
 send buffer has to hold the datagram whole; it is enlarged when it must be, which needs
 CAP_NET_ADMIN, as everything here does.
 
-*A dump* may be cut short by a change that comes in between; the kernel says so and the dump is made
-again, at most ``ATTEMPTS`` times.
+*A dump* may be interrupted by a concurrent change; the kernel says so and the dump is made again,
+at most ``ATTEMPTS`` times.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from zonewise.api.errors import ZonewiseError
 from zonewise.proxy.netlink import wire
 
 ATTEMPTS = 20
+NETLINK_ROUTE = 0
 NETLINK_NETFILTER = 12
 _SOL_NETLINK = 270
 _CAP_ACK = 10
@@ -58,10 +59,16 @@ class Interrupted(ZonewiseError):
 
 
 class NetlinkSocket:
-    """One conversation with netfilter, in the network namespace it was opened in."""
+    """One conversation, with netfilter if nothing else is said, in the namespace it began in."""
 
-    def __init__(self, *, groups: Sequence[int] = (), receive: int = 0) -> None:
-        self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_NETFILTER)
+    def __init__(
+        self,
+        *,
+        protocol: int = NETLINK_NETFILTER,
+        groups: Sequence[int] = (),
+        receive: int = 0,
+    ) -> None:
+        self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, protocol)
         try:
             self._socket.setsockopt(_SOL_NETLINK, _CAP_ACK, 1)
             self._socket.setsockopt(_SOL_NETLINK, _EXT_ACK, 1)
@@ -170,7 +177,7 @@ class NetlinkSocket:
                     found.append(rest[wire.FAMILY.size :])
 
     def receive(self) -> memoryview | None:
-        """What came unasked; None if nothing is there. ``OSError`` ENOBUFS: some of it is lost."""
+        """A multicast message; None if there is none. ``OSError`` ENOBUFS: some were lost."""
         try:
             return memoryview(self._socket.recv(_READ, socket.MSG_DONTWAIT))
         except BlockingIOError:

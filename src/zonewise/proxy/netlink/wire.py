@@ -30,7 +30,7 @@ FAMILY = struct.Struct("=BBH")
 _ATTRIBUTE = struct.Struct("=HH")
 _PADDING = (b"", b"\0\0\0", b"\0\0", b"\0")
 
-Attributes = dict[int, memoryview]
+NetlinkAttributes = dict[int, memoryview]
 
 
 def attribute(kind: int, payload: bytes) -> bytes:
@@ -46,7 +46,7 @@ def nested(kind: int, *parts: bytes) -> bytes:
 
 
 def text(kind: int, value: str) -> bytes:
-    """An attribute that is a name; the kernel wants it to end with a zero."""
+    """An attribute that is a name; the kernel requires a final zero byte."""
     return attribute(kind, value.encode() + b"\0")
 
 
@@ -83,7 +83,7 @@ def each_message(data: memoryview) -> Iterator[tuple[int, int, int, memoryview]]
 
 
 def each_attribute(data: memoryview) -> Iterator[tuple[int, memoryview]]:
-    """Attributes in the order in which they come; the same type may come often."""
+    """Attributes in order; the same type may be repeated."""
     at = 0
     end = len(data)
     while at + 4 <= end:
@@ -94,7 +94,7 @@ def each_attribute(data: memoryview) -> Iterator[tuple[int, memoryview]]:
         at += (size + 3) & ~3
 
 
-def attributes(data: memoryview) -> Attributes:
+def attributes(data: memoryview) -> NetlinkAttributes:
     """Attributes by type."""
     return dict(each_attribute(data))
 

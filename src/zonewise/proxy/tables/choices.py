@@ -1,12 +1,12 @@
 """Choices of a Service's own: chains for session affinity and for weights.
 
-With session affinity each endpoint has a chain and a set of its clients; whoever is in no set draws
+With session affinity each endpoint has a chain and a set of its clients; a client in no set draws
 one. With weights, and without affinity, one rule draws a number and rewrites to the endpoint whose
 interval it falls into: as many numbers as the endpoint weighs.
 
 Such chains never change. Their name is a digest of what they do, another choice of endpoints is
-another chain, and one element leads from the old to the new. So they are written before anybody is
-led there, and a program that is killed in between leaves a chain that nobody uses.
+another chain, and one element leads from the old to the new. So they are written before anything
+leads there, and a program that is killed in between leaves an unused chain.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Sticky:
     endpoints: tuple[tuple[str, str], ...]
     """The chain of each endpoint, and what it rewrites to: ``10.244.1.5:8080``."""
     weights: tuple[int, ...]
-    """How often each is chosen for a client that nobody remembers."""
+    """How often each is chosen for a client in no set."""
 
     @property
     def chains(self) -> tuple[str, ...]:
@@ -105,7 +105,7 @@ class Weighted:
         return chain_text(family, self.name, (rule,))
 
 
-Choice: TypeAlias = Sticky | Weighted
+EndpointChoice: TypeAlias = Sticky | Weighted
 
 
 def scaled(weights: Sequence[int]) -> tuple[int, ...]:
@@ -129,5 +129,5 @@ def _drawn(weights: Sequence[int], leads: Sequence[str]) -> str:
 
 
 def clients(chain: str) -> str:
-    """The set of those who keep an endpoint."""
+    """The set of clients that keep an endpoint."""
     return "clients" + chain.removeprefix("endpoint")

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from zonewise.api.meta import Key
-from zonewise.proxy.tables.choices import Choice
+from zonewise.proxy.tables.choices import EndpointChoice
 from zonewise.proxy.tables.layout import SHARED, Layout, lay_out
 from zonewise.proxy.tables.ruleset import FamilyName
 from zonewise.traffic.routes import ServiceRoutes
@@ -31,16 +31,16 @@ class Changes:
 
 
 class Desired:
-    """Every element that is wanted, and by whom."""
+    """Every wanted element, and the Services that want it."""
 
     def __init__(self) -> None:
         self.elements: dict[bytes, bytes] = {}
         self._keys: dict[Key, tuple[bytes, ...]] = {}
         self._shared: dict[bytes, int] = {}
-        self._choices: dict[Key, tuple[tuple[FamilyName, Choice], ...]] = {}
+        self._choices: dict[Key, tuple[tuple[FamilyName, EndpointChoice], ...]] = {}
 
     def change(self, layouts: Mapping[Key, Layout]) -> Changes:
-        """Take in new layouts; one without elements is a Service that is gone.
+        """Apply new layouts; one without elements is a deleted Service.
 
         If an element passes from one Service to another, both have to be among them.
         """
@@ -73,7 +73,7 @@ class Desired:
         return changes
 
     def replan(self, actual: Mapping[bytes, bytes]) -> Changes:
-        """The changes that lead from what is there to what is wanted."""
+        """The changes from the actual elements to the wanted ones."""
         changes = Changes()
         for one, data in actual.items():
             if self.elements.get(one) != data:
@@ -83,7 +83,7 @@ class Desired:
                 changes.put.append((one, data))
         return changes
 
-    def choices(self) -> list[tuple[FamilyName, Choice]]:
+    def choices(self) -> list[tuple[FamilyName, EndpointChoice]]:
         """Every choice of a Service's own that is wanted."""
         return [one for several in self._choices.values() for one in several]
 
@@ -102,7 +102,7 @@ class Desired:
             self._choices.pop(key, None)
 
     def _release(self, one: bytes) -> bool:
-        """Whether nobody wants it any more."""
+        """Whether no Service wants it any more."""
         if one[0] not in SHARED:
             return True
         left = self._shared[one] - 1
@@ -114,7 +114,7 @@ class Desired:
 
 
 def desire(services: Iterable[ServiceRoutes], node: str) -> Desired:
-    """What all these Services together want, from nothing."""
+    """The elements of all these Services, from nothing."""
     desired = Desired()
     desired.change({service.key: lay_out(service, node) for service in services})
     return desired

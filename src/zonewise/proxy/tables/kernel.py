@@ -1,18 +1,17 @@
 """The kernel's tables, made equal to what is desired.
 
 *Adopted*: a program that starts finds the tables of the one before it. If their frame is what this
-program would make (its digest is a chain's name), nothing is touched: elements are read, and the
+program would make (its digest is a chain's name), nothing is replaced: elements are read, and the
 first transaction writes the changes. Else the whole of the new tables, elements included, is
 written by ``nft`` in one transaction that also removes the old ones. In either case there is no
-moment without rules, and connections, which the kernel follows by itself, stand.
+moment without rules, and established connections, which conntrack handles, are kept.
 
-*Written* in this order: chains of Services' own choices, which nobody uses yet, by ``nft``; then
-one netlink transaction with all elements. A program that is killed in between leaves chains that
-are never used; ``sweep`` finds them. Chains that nobody leads to any more are taken out in a
-transaction of their own, because kernels before 6.2 still count an element that was removed in the
-same one.
+*Written* in this order: chains of Services' own choices, still unused, by ``nft``; then one netlink
+transaction with all elements. A program that is killed in between leaves chains that are never
+used; ``sweep`` finds them. Chains that nothing leads to any more are removed in a transaction of
+their own, because kernels before 6.2 still count an element that was removed in the same one.
 
-Only one coroutine writes at a time; the caller sees to that.
+Only one coroutine may write at a time; the caller ensures that.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from zonewise.proxy.netlink import (
 )
 from zonewise.proxy.netlink.draws import draw_chain
 from zonewise.proxy.tables import ruleset
-from zonewise.proxy.tables.choices import PREFIXES, Choice
+from zonewise.proxy.tables.choices import PREFIXES, EndpointChoice
 from zonewise.proxy.tables.desired import Changes
 from zonewise.proxy.tables.layout import kind_of, prefix
 from zonewise.proxy.tables.rendering import whole
@@ -50,7 +49,10 @@ from zonewise.proxy.tables.ruleset import (
 NFT = "nft"
 _REMEMBERED = 64
 
-_FAMILY: Mapping[FamilyName, nftables.Family] = {"IPv4": nftables.IPV4, "IPv6": nftables.IPV6}
+_FAMILY: Mapping[FamilyName, nftables.NetlinkFamily] = {
+    "IPv4": nftables.IPV4,
+    "IPv6": nftables.IPV6,
+}
 _SHAPES = {kind.name: nftables.SetForm(kind.data, kind.ranges) for kind in KINDS}
 _SLOT_CHAINS = ("slots-", "outside-", "nodeport-slots-", "nodeport-outside-")
 _OWN_SETS = "clients-"
@@ -60,7 +62,7 @@ Networks = Mapping[FamilyName, Mapping[str, tuple[str, ...]]]
 
 
 class KernelRefused(ZonewiseError):
-    """``nft`` could not do what it was told."""
+    """``nft`` failed."""
 
 
 class Kernel:
@@ -89,9 +91,9 @@ class Kernel:
             return Notices(TABLE, but=self._socket.port, own=self._helpers)
 
     def read(self, *, rules_touched: bool = False) -> dict[bytes, bytes]:
-        """Every element that is there, in tables that this program could have made; else none.
+        """Every existing element, in tables that this program could have made; else none.
 
-        Tables whose rules somebody ``touched`` are not what they were made, and are made anew.
+        Tables whose rules another program ``touched`` are made again.
         """
         found: dict[bytes, bytes] = {}
         self._networks.clear()
@@ -99,7 +101,7 @@ class Kernel:
         for family, text in self._frames.items():
             number = _FAMILY[family]
             counts = nftables.chains(self._socket, number, TABLE)
-            # A chain without rules, left by somebody who flushed it, is as good as none.
+            # A chain without rules, which another program flushed, is as good as none.
             self._chains[family] = {name for name, count in counts.items() if count}
             expected = ruleset.rule_counts(text)
             if rules_touched or any(counts.get(name) != n for name, n in expected.items()):
@@ -131,7 +133,7 @@ class Kernel:
         self,
         changes: Changes,
         networks: Networks,
-        choices: Iterable[tuple[FamilyName, Choice]],
+        choices: Iterable[tuple[FamilyName, EndpointChoice]],
     ) -> None:
         """Do all of it, or raise and have done none of it."""
         if not self._ours:
@@ -153,9 +155,9 @@ class Kernel:
         self,
         changes: Changes,
         networks: Networks,
-        choices: Iterable[tuple[FamilyName, Choice]],
+        choices: Iterable[tuple[FamilyName, EndpointChoice]],
     ) -> None:
-        """Write everything anew; there is nothing to keep."""
+        """Write everything; there is nothing to keep."""
         text = whole(self._frames, dict(changes.put), networks, choices)
         await self._nft(_forget() + text)
         self.read()
@@ -170,7 +172,7 @@ class Kernel:
         self,
         changes: Changes,
         networks: Networks,
-        choices: Iterable[tuple[FamilyName, Choice]],
+        choices: Iterable[tuple[FamilyName, EndpointChoice]],
     ) -> str:
         """What has to be there first; "" in most cases."""
         text = []
@@ -186,8 +188,8 @@ class Kernel:
                 self._chains[family].update(one.chains)
         return "".join(text)
 
-    def _slots(self, changes: Changes) -> list[nftables.Message]:
-        """Chains that elements are going to lead to and that are not there yet."""
+    def _slots(self, changes: Changes) -> list[nftables.NetlinkMessage]:
+        """Chains that elements are going to lead to and that do not exist yet."""
         messages = []
         for family, name in sorted(_led_to(changes.put)):
             if name not in self._chains[family]:
@@ -205,7 +207,9 @@ class Kernel:
         return messages
 
     def sweep(
-        self, elements: Mapping[bytes, bytes] | None, choices: Iterable[tuple[FamilyName, Choice]]
+        self,
+        elements: Mapping[bytes, bytes] | None,
+        choices: Iterable[tuple[FamilyName, EndpointChoice]],
     ) -> None:
         """Take out chains and sets that nothing leads to; without ``elements``, own choices."""
         wanted: dict[FamilyName, set[str]] = {family: set() for family in self._frames}
@@ -241,7 +245,7 @@ class Kernel:
 
 
 def clean_up() -> list[str]:
-    """Remove everything this program ever made; gives the tables that were there."""
+    """Remove everything this program ever made; returns the tables that existed."""
     socket = _open()
     try:
         present = [
@@ -256,7 +260,7 @@ def clean_up() -> list[str]:
 async def run_nft(
     text: str, *, started: Callable[[int], None], namespace: NetworkNamespace = HOME
 ) -> None:
-    """Have ``nft`` do something, in one transaction; ``started`` is told its process."""
+    """Run ``nft``, in one transaction; ``started`` is called with its process id."""
     try:
         process = await asyncio.create_subprocess_exec(
             *namespace.command(NFT, "-f", "-"),
@@ -302,7 +306,7 @@ def _open(namespace: NetworkNamespace = HOME) -> NetlinkSocket:
 
 
 def _forget() -> str:
-    """Remove our tables whether they are there or not."""
+    """Remove our tables whether they exist or not."""
     words = [ruleset.protocol_word(family) for family in FAMILIES]
     return "".join(f"table {word} {TABLE}\ndelete table {word} {TABLE}\n" for word in words)
 

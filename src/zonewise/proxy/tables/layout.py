@@ -1,9 +1,9 @@
-"""Which elements the routes of a Service are; pure.
+"""The elements for the routes of a Service; pure.
 
 An element is a key and its data, as bytes. The first byte of the key says which set or map of which
 family it belongs to, so that one dictionary holds them all; a cluster of 10,000 Services has more
-than a hundred thousand of them, and bytes are the leanest that Python has. ``decode`` makes them
-readable again.
+than a hundred thousand of them, and bytes take the least memory. ``decode`` makes them readable
+again.
 
 A *way* is an address, protocol and port, or a protocol and node port, and belongs to one Service:
 routes are made for the ways a Service has. Within a Service two paths may be the same way (an
@@ -24,7 +24,7 @@ from socket import inet_pton
 from typing import Literal
 
 from zonewise.proxy.tables import ruleset
-from zonewise.proxy.tables.choices import Choice, Sticky, Weighted, scaled
+from zonewise.proxy.tables.choices import EndpointChoice, Sticky, Weighted, scaled
 from zonewise.proxy.tables.cidrs import merged
 from zonewise.proxy.tables.ruleset import (
     CLUSTER_IPS,
@@ -68,7 +68,7 @@ class Layout:
     """A Service in the kernel."""
 
     elements: dict[bytes, bytes] = field(default_factory=dict)
-    choices: tuple[tuple[FamilyName, Choice], ...] = ()
+    choices: tuple[tuple[FamilyName, EndpointChoice], ...] = ()
     """Those that are the Service's own, each once."""
 
 
@@ -76,7 +76,7 @@ NOTHING = Layout()
 
 
 SHARED = frozenset(number[0] for (_, name), number in _NUMBER.items() if name in _SHARED_NAMES)
-"""What keys begin with that several Services may want."""
+"""The first bytes of keys that several Services may want."""
 
 
 def kind_of(key: bytes) -> tuple[FamilyName, NamedSet]:
@@ -94,7 +94,7 @@ def lay_out(service: ServiceRoutes, node: str) -> Layout:
     """The elements of a Service on this node."""
     elements: dict[bytes, bytes] = {}
     leading: dict[bytes, str] = {}
-    choices: dict[tuple[FamilyName, str], Choice] = {}
+    choices: dict[tuple[FamilyName, str], EndpointChoice] = {}
     for port in service.ports:
         family = port.family
         for route in port.routes:
@@ -161,7 +161,7 @@ def _lead(
 
 
 def _fence(elements: dict[bytes, bytes], family: FamilyName, way: bytes, route: Route) -> None:
-    """Who may use a load balancer's address; networks that overlap or touch become one."""
+    """The sources of a load balancer's address; networks that overlap or touch are merged."""
     if not route.source_ranges:
         return
     elements[prefix(family, FIREWALLED) + way] = b""
@@ -174,7 +174,7 @@ def _fence(elements: dict[bytes, bytes], family: FamilyName, way: bytes, route: 
 
 def _own_choice(
     service: ServiceRoutes, port: PortRoutes, backends: tuple[Backend, ...]
-) -> Choice | None:
+) -> EndpointChoice | None:
     """The choice that is this Service's own; None if drawing a slot is all there is to it."""
     if port.affinity_seconds is not None:
         return _sticky(service, port, backends)
@@ -191,7 +191,7 @@ def _sticky(service: ServiceRoutes, port: PortRoutes, backends: tuple[Backend, .
     """The chains of a choice with session affinity, named by what they do.
 
     The chain of an endpoint is named by the Service port too, and so is the set of its clients:
-    whichever way a client comes in it keeps its endpoint, and another Service knows nothing of it.
+    whichever way a client comes in it keeps its endpoint, and other Services are unaffected.
     """
     seconds = port.affinity_seconds or 0
     owner = f"{service.namespace}/{service.service}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from zonewise.proxy.tables import ruleset
-from zonewise.proxy.tables.choices import Choice
+from zonewise.proxy.tables.choices import EndpointChoice
 from zonewise.proxy.tables.layout import decode
 from zonewise.proxy.tables.ruleset import TABLE, FamilyName
 
@@ -17,7 +17,7 @@ def whole(
     frames: Mapping[FamilyName, str],
     elements: Mapping[bytes, bytes],
     networks: Mapping[FamilyName, Mapping[str, tuple[str, ...]]],
-    choices: Iterable[tuple[FamilyName, Choice]],
+    choices: Iterable[tuple[FamilyName, EndpointChoice]],
 ) -> str:
     """The tables with all that is in them."""
     parts = list(frames.values())

@@ -13,8 +13,10 @@ A packet on its way (``ip``; ``ip6`` is the same)::
                          cluster-ips: mark for masquerade unless it comes from a pod
                          services -> slots-K -> endpoints: destination is rewritten
                          an address of the node: nodeports -> nodeport-slots-K -> nodeport-endpoints
-    input, forward,      what still goes to a Service's address was not rewritten: refused and other
-    output               ports of cluster-ips are rejected, other addresses of service-cidrs dropped
+    input, forward,      what still goes to a Service's address was not rewritten: refused ones are
+    output               rejected
+    forward, output      other ports of cluster-ips are rejected, other addresses of service-cidrs
+                         dropped
     postrouting          marked, or from a pod to itself by way of a Service: masquerade
 
 With session affinity or with weights the chain is the Service's own (``choices``): ``services``
@@ -35,7 +37,7 @@ from typing import Literal
 
 TABLE = "zonewise"
 OUTSIDE = 1 << 16
-"""Slots of those who come from outside begin here; no Service has so many endpoints."""
+"""Slots for traffic from outside begin here; no Service has so many endpoints."""
 
 FamilyName = Literal["IPv4", "IPv6"]
 FAMILIES: tuple[FamilyName, ...] = ("IPv4", "IPv6")
@@ -96,10 +98,11 @@ NETWORKS = ("pods", "service-cidrs", "nodeport-addresses")
 
 @dataclass(frozen=True, slots=True)
 class FrameSettings:
-    """What of the rules depends on the program's settings.
+    """The settings that the rules depend on.
 
-    ``pods`` says how packets of this node's pods are known: by their address (``address``), by the
-    interface they come from (``=cni0``), by the beginning of its name (``veth*``), or not at all.
+    ``pods`` says how packets of this node's pods are recognised: by their address (``address``), by
+    the interface they come from (``=cni0``), by the beginning of its name (``veth*``), or not at
+    all.
     """
 
     pods: str = ""
@@ -108,7 +111,7 @@ class FrameSettings:
 
 
 def frame(family: FamilyName, settings: FrameSettings) -> str:
-    """The table, for ``nft -f``; a chain named by the text's digest is in it, to know it by."""
+    """The table, for ``nft -f``; a chain named by the text's digest identifies it."""
     text = "\n".join(_frame(family, settings))
     return text.replace("LAYOUT", f"layout-{hashlib.sha256(text.encode()).hexdigest()[:12]}")
 
@@ -139,7 +142,7 @@ def networks(family: FamilyName, name: str, cidrs: Sequence[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Slots:
-    """A chain that draws one of so many slots: what its name, ``nodeport-outside-3``, says."""
+    """A chain that draws one of so many slots: the parts of its name, ``nodeport-outside-3``."""
 
     name: str
 
@@ -252,9 +255,9 @@ def _frame(family: FamilyName, settings: FrameSettings) -> Iterator[str]:
         f"{node} goto to-nodeport",
     )
     yield chain("firewall", f"{way} @firewalled {way} . {word} saddr != @source-ranges drop")
+    yield chain("refuse", f"{way} @refused goto refused-packet")
     yield chain(
-        "refuse",
-        f"{way} @refused goto refused-packet",
+        "refuse-cluster-ips",
         f"{word} daddr @cluster-ips goto refused-packet",
         f"{word} daddr @service-cidrs drop",
     )
@@ -263,12 +266,13 @@ def _frame(family: FamilyName, settings: FrameSettings) -> Iterator[str]:
         f"{node} {_WAY_TEXT} @nodeport-refused goto refused-packet",
     )
     # Before others in the same hook, so that a Service is rejected as decided here although another
-    # proxy on the node, which does not know it, would drop its address.
+    # proxy on the node, which does not know it, would drop its address. A ClusterIP that the node
+    # itself has (a cache of a name server) is not rejected on input: its listener answers.
     new = "ct state new jump"
     for hook, rules in (
         ("input", (f"{new} refuse-nodeport", f"{new} refuse")),
-        ("forward", (f"{new} refuse",)),
-        ("output", (f"{new} refuse",)),
+        ("forward", (f"{new} refuse", f"{new} refuse-cluster-ips")),
+        ("output", (f"{new} refuse", f"{new} refuse-cluster-ips")),
     ):
         yield chain(
             f"filter-{hook}", f"type filter hook {hook} priority -1; policy accept;", *rules
@@ -307,7 +311,7 @@ def _pods(word: str, known_by: str, *, same: bool) -> str:
 
 
 def chain_text(family: FamilyName, name: str, rules: Iterable[str]) -> str:
-    """A chain of a table that is there, for ``nft -f``."""
+    """A chain of an existing table, for ``nft -f``."""
     where = f"{protocol_word(family)} {TABLE} {name}"
     lines = [f"add chain {where}", *(f"add rule {where} {rule}" for rule in rules)]
     return "\n".join(lines) + "\n"

@@ -1,8 +1,8 @@
 """Where a connection goes: the routes of every way into a Service, on every node. Pure.
 
 ``choice`` says which endpoints traffic of a kind uses, ``endpoints`` and ``ways`` read slices and
-Services as a proxy takes them, ``claims`` says whose a way is that several name, ``service`` puts
-them together, ``table`` is what comes out, and ``flow`` adds up what all proxies do. Proxies,
+Services as a proxy does, ``claims`` says which Service has a way that several name, ``service``
+puts them together, ``table`` is the result, and ``flow`` adds up what all proxies do. Proxies,
 ``zonewise explain`` and simulated clients use it.
 """
 
@@ -30,7 +30,6 @@ from zonewise.traffic.routes.service import (
     ways_wanted,
 )
 from zonewise.traffic.routes.table import (
-    Action,
     Backend,
     Family,
     HealthCheck,
@@ -38,13 +37,13 @@ from zonewise.traffic.routes.table import (
     Path,
     PortRoutes,
     Route,
+    RouteAction,
     ServiceRoutes,
     Source,
 )
 
 __all__ = [
     "PROXY_NAME_LABEL",
-    "Action",
     "Address",
     "Backend",
     "Family",
@@ -57,6 +56,7 @@ __all__ = [
     "PortRoutes",
     "ProxyLocation",
     "Route",
+    "RouteAction",
     "RouteRule",
     "RouteSettings",
     "Selection",

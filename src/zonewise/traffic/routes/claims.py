@@ -1,16 +1,16 @@
-"""Whose a way in is that several Services name; pure.
+"""Which Service has a way in that several name; pure.
 
 External IPs are free text, load balancer addresses are whatever their controller writes, and a dump
-may hold a node port twice. A way that several Services want belongs to the one whose ClusterIP it
-is, so that nobody takes another's packets by naming its address; else to the first by namespace and
-name. The others have no route there, and a note that says who has it.
+may hold a node port twice. A way that several Services name belongs to the one whose ClusterIP it
+is, so that no Service takes another's packets by naming its address; else to the first by namespace
+and name. The others have no route there, and a note that names the owner.
 
 This is the only place where that is decided: routes are made for the ways a Service has, and
-whoever writes rules, removes flows or prints a table has routes.
+writing rules, removing flows and printing tables start from routes.
 
-It is kept Service by Service. ``claim`` takes what one Service wants now and gives the others to
-which that matters; it costs what that Service costs, however many there are. The owners are the
-same in whatever order Services came.
+It is kept Service by Service. ``claim`` takes the ways of one Service and returns the other
+Services that are affected; its cost depends on that Service, not on their number. The owners are
+the same in whatever order Services are added.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ _SHOWN = 3
 
 
 class WayClaims:
-    """Who wants each way, and who has it."""
+    """Which Services name each way, and which one has it."""
 
     def __init__(self) -> None:
         self._wanted: dict[Key, Mapping[Way, bool]] = {}
         self._claims: dict[Way, tuple[tuple[bool, Key], ...]] = {}
-        """Who wants a way, its owner first; False for whom it is a ClusterIP."""
+        """The Services that name a way, its owner first; False for one whose ClusterIP it is."""
 
     def claim(self, key: Key, wanted: Mapping[Way, bool]) -> set[Key]:
-        """A Service wants these ways and no others; gives the Services to which that matters.
+        """A Service names these ways and no others; returns the Services that are affected.
 
         A way is True if it is a ClusterIP of the Service's own.
         """
@@ -58,7 +58,7 @@ class WayClaims:
         return woken
 
     def owner(self, way: Way) -> Key | None:
-        """The Service that has a way; None if nobody wants it."""
+        """The Service that has a way; None if no Service names it."""
         found = self._claims.get(way)
         return None if found is None else found[0][1]
 

@@ -1,21 +1,22 @@
-"""The routes of Services on a node: every way in, and what becomes of the packets that take it.
+"""The routes of Services on a node: every way in, and what happens to its packets.
 
 Each way in is decided by its own policy:
 
-* Local: endpoints of this node, whatever hints and keys say. Nobody here but somebody elsewhere:
-  packets are dropped, since a reset would tell the client that there is nobody at all while health
-  checks are about to lead it elsewhere. Nobody anywhere: they are rejected.
-* Cluster, and the Service has topology keys: whom the keys name. Nobody: rejected at once.
+* Local: endpoints of this node, whatever hints and keys say. None here but some elsewhere: packets
+  are dropped, since a reset would tell the client that there is no endpoint at all while health
+  checks are about to lead it elsewhere. None anywhere: they are rejected.
+* Cluster, and the Service has topology keys: the endpoints that the keys select. None: rejected at
+  once.
 * Cluster, and all slices carry the same weights: as the weights divide.
-* Cluster: whom the hints name, or every endpoint.
+* Cluster: the endpoints that the hints select, or every endpoint.
 
 From this node and its pods, an external address whose policy is Local is short-cut to the whole
 cluster: out to the load balancer and back in, such a packet could have come to any node.
 
 Pure and cheap: routes of one Service depend on the Service, its slices and the place, and on labels
-of other nodes only if it has keys. So a change is answered by making the routes of one Service
-anew and comparing. What other Services have to do with it is in the ``claims``: a way in that
-belongs to another one is none.
+of other nodes only if it has keys. So on a change the routes of one Service are made again and
+compared. Other Services matter only through ``claims``: a way in that belongs to another one gets
+no route.
 """
 
 from __future__ import annotations
@@ -49,13 +50,13 @@ from zonewise.traffic.routes.endpoints import (
     read_endpoints,
 )
 from zonewise.traffic.routes.table import (
-    Action,
     Backend,
     HealthCheck,
     NodeRoutes,
     Path,
     PortRoutes,
     Route,
+    RouteAction,
     ServiceRoutes,
     Source,
 )
@@ -66,7 +67,7 @@ PROXY_NAME_LABEL = "service.kubernetes.io/service-proxy-name"
 
 @dataclass(frozen=True, slots=True)
 class RouteSettings:
-    """Whose Services are routed, and whether the gate lets PreferZone mean something.
+    """Which Services are routed, and whether the gate enables PreferZone.
 
     ``proxy_name`` is the value of the label by which a Service chooses its proxy; "" routes those
     that do not choose.
@@ -201,7 +202,7 @@ class _Choice:
 
 @dataclass(frozen=True, slots=True)
 class _Choices:
-    """Who is chosen from, if packets may leave the node and if not; is anybody ``anywhere``?
+    """The endpoints to choose from, if packets may leave the node and if not; any ``anywhere``?
 
     ``local`` is None if no way in has the policy Local.
     """
@@ -220,11 +221,11 @@ def _routes(
 ) -> Iterator[Route]:
     def route(path: Path, way: Way, source: Source, *, stay: bool) -> Route:
         choice = choices.local if stay and choices.local else choices.cluster
-        action: Action = "dnat"
+        action: RouteAction = "dnat"
         if not choice.backends:
             action = "drop" if stay and choices.anywhere else "reject"
-        ranges = ways.source_ranges if path == "LoadBalancer" else ()
         _, _, address, number = way
+        ranges = ways.source_ranges if address in ways.vips else ()
         return Route(
             path=path,
             address=address,
@@ -266,7 +267,7 @@ def _serving(known: Iterable[RouteEndpoint]) -> tuple[Backend, ...]:
 
 
 def _in_range(place: ProxyLocation, ranges: tuple[str, ...]) -> bool:
-    """Whether the node itself is among those who may come."""
+    """Whether the node itself is in the source ranges."""
     return any(
         contains(network, address)
         for address in place.addresses

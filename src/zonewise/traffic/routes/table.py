@@ -1,10 +1,10 @@
 """What a node's proxy must do: frozen values, the same for every proxy and every printer.
 
 A Service has *ways in*: its ClusterIPs, its external IPs, its load balancer's addresses, its node
-ports. For each way in there is a ``Route``: which packets, and what becomes of them. A way in that
+ports. For each way in there is a ``Route``: which packets, and what happens to them. A way in that
 is treated differently by where a packet starts (``externalTrafficPolicy: Local``) has two routes,
-``inside`` for this node and its pods, ``outside`` for everybody else. A way in that does not exist
-has no route.
+``inside`` for this node and its pods, ``outside`` for all others. A way in that does not exist has
+no route.
 
 Routes of one selection share one tuple of endpoints, so ``is`` tells whether two routes are the
 same choice. Equal inputs in any order give equal values: a difference is a change to be written.
@@ -22,7 +22,7 @@ from zonewise.traffic.routes.choice import RouteRule
 Family: TypeAlias = Literal["IPv4", "IPv6"]
 Path: TypeAlias = Literal["ClusterIP", "ExternalIP", "LoadBalancer", "NodePort"]
 Source: TypeAlias = Literal["any", "inside", "outside"]
-Action: TypeAlias = Literal["dnat", "reject", "drop"]
+RouteAction: TypeAlias = Literal["dnat", "reject", "drop"]
 
 
 class Backend(Struct):
@@ -42,7 +42,7 @@ class Backend(Struct):
 
 
 class Route(Struct):
-    """What becomes of packets that come one way.
+    """What happens to packets of one way in.
 
     ``address`` is None for a node port: any address of the node. ``endpoints`` are those that are
     chosen from, sorted; there are some exactly if the action is ``dnat``. ``key`` is the topology
@@ -55,7 +55,7 @@ class Route(Struct):
     address: str | None
     number: int
     source: Source
-    action: Action
+    action: RouteAction
     why: RouteRule
     key: str | None = None
     endpoints: tuple[Backend, ...] = ()
@@ -79,7 +79,7 @@ class PortRoutes(Struct):
 
 
 class HealthCheck(Struct):
-    """A port on which the node says whether it has endpoints of a Service: 200 if it has."""
+    """A port on which the node answers whether it has endpoints of a Service: 200 if it has."""
 
     family: Family
     port: int
@@ -129,7 +129,7 @@ class ServiceRoutes(Struct):
 class NodeRoutes(Struct):
     """Everything the proxy of a node does, by Service in order of their names.
 
-    ``notes`` are those that belong to no Service which is there.
+    ``notes`` are those that belong to no existing Service.
     """
 
     node: str

@@ -4,15 +4,16 @@ A pod counts while it has an address and has not ended; terminating pods count, 
 fall back to them. ``serving`` is its Ready condition, ``ready`` is that and not terminating; a
 Service that publishes addresses that are not ready says *ready* for all of them.
 
-A pod on a node that does not exist is left out until the node or the pod's end is known, and the
-caller is told, so that it asks again; a Service that publishes everything has it without a zone.
+A pod on a node that does not exist is left out until the node exists or the pod is deleted, and is
+returned to the caller, which tries again; a Service that publishes everything has it without a
+zone.
 
 A named target port is looked for in each pod: containers, then init containers that keep running
 beside them, by name and protocol. Pods therefore differ in their ports, and only pods with equal
 ports can share a slice: that is their ``group``.
 
-Everything here is derived from a pod, a zone and the Service's spec, so it is remembered per pod:
-in a Service of a thousand pods one change costs one pod.
+Everything here is derived from a pod, a zone and the Service's spec, so it is cached per pod: in a
+Service of a thousand pods one change costs one pod.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from zonewise.api.objects.pod_state import finished, readiness
 from zonewise.traffic.endpoint import Hint, TrafficEndpoint
 from zonewise.traffic.slices.identity import IPV4, IPV6
 
-Group = frozenset[EndpointPort]
+PortGroup = frozenset[EndpointPort]
 Ports = tuple[EndpointPort, ...]
 
 
@@ -64,7 +65,7 @@ class Member:
     pod: Pod
     zone: str | None
     ports: Ports
-    group: Group
+    group: PortGroup
     families: Mapping[str, Candidate]
     since: str
     """When its readiness changed last, "" if never."""
@@ -77,7 +78,7 @@ class Members:
     spec: ServiceSpec = field(default_factory=ServiceSpec)
     service: str = ""
     ports: Ports | None = None
-    group: Group = frozenset()
+    group: PortGroup = frozenset()
     known: dict[str, Member] = field(default_factory=dict)
 
     def update(

@@ -4,7 +4,7 @@ Slices are never repacked to look better: a write costs every proxy in the clust
 slice costs nothing. One pass over the slices of a family, by name:
 
 1. endpoints that are no longer wanted go, changed ones are replaced where they are. A slice in
-   which nothing is left, or whose ports nobody has any more, is *spare*;
+   which nothing is left, or whose ports no endpoint has any more, is *spare*;
 2. new endpoints fill slices that are written anyway, the fullest first;
 3. what is left goes into spare slices, which would have cost a deletion; then, if it fits, into
    the one other slice that is fullest afterwards; then into new slices.
@@ -14,8 +14,7 @@ whole slice's worth. That is never more than Kubernetes' own controller, which t
 spare slices only instead of creating one.
 
 The address type of a slice cannot change, its ports can. A Service without endpoints keeps one
-empty slice, so that somebody who looks for its slices finds that it has no endpoints rather than
-nothing.
+empty slice, so that a client finds that it has no endpoints rather than no slices.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from zonewise.api.objects.discovery import Endpoint
-from zonewise.traffic.slices.endpoint_pods import Group, Ports
+from zonewise.traffic.slices.endpoint_pods import PortGroup, Ports
 from zonewise.traffic.slices.reading import Reading
 
 
@@ -62,7 +61,7 @@ class Packing:
 
 
 def pack(
-    groups: Mapping[Group, GroupEndpoints],
+    groups: Mapping[PortGroup, GroupEndpoints],
     readings: Iterable[Reading],
     *,
     stale: Iterable[str],
@@ -74,8 +73,8 @@ def pack(
     in them, because their metadata are wrong.
     """
     packing = Packing()
-    written: dict[Group, list[Filling]] = {}
-    untouched: dict[Group, list[Reading]] = {}
+    written: dict[PortGroup, list[Filling]] = {}
+    untouched: dict[PortGroup, list[Reading]] = {}
     outdated = frozenset(stale)
     for reading in readings:
         wanted = groups.get(reading.group)
@@ -165,7 +164,7 @@ def _fullest(filling: Filling) -> tuple[int, str]:
     return -len(filling.endpoints), name
 
 
-def _order(group: Group) -> list[tuple[str, str, int, str]]:
+def _order(group: PortGroup) -> list[tuple[str, str, int, str]]:
     return sorted(
         (port.name or "", port.protocol or "", port.port or 0, port.app_protocol or "")
         for port in group

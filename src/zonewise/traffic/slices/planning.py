@@ -1,9 +1,9 @@
 """The whole of a Service's slices in one pass: what to create, to update and to delete, and why.
 
-``plan(view, memory)`` is pure: the same view gives the same bytes in any order, with or without
-what ``memory`` remembers of an earlier one. Hints are decided *before* endpoints are packed, from
-all endpoints of a family; so a slice whose hints change takes new endpoints with it, and each slice
-is written at most once.
+``plan(view, memory)`` is pure: the same view gives the same bytes in any order, with or without the
+cache in ``memory``. Hints are decided *before* endpoints are packed, from all endpoints of a
+family; so a slice whose hints change takes new endpoints with it, and each slice is written at most
+once.
 
 The trigger time, from which proxies measure how long a change took to reach them, is read from the
 difference itself: the earliest moment at which readiness of an endpoint that is new or changed
@@ -11,7 +11,7 @@ changed, or for the first slices of a Service its creation. Nothing has to be re
 between two passes.
 
 Order of writes: what is created or updated first, deletions last, so that an endpoint that moves
-between slices is twice there rather than nowhere.
+between slices is listed twice rather than not at all.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from zonewise.traffic.hints import HintDecision, Previous, ServiceSnapshot, deci
 from zonewise.traffic.limits import HintCounts
 from zonewise.traffic.modes import HintRequest
 from zonewise.traffic.slices import identity
-from zonewise.traffic.slices.endpoint_pods import Candidate, Group, Member, Members
+from zonewise.traffic.slices.endpoint_pods import Candidate, Member, Members, PortGroup
 from zonewise.traffic.slices.packing import Filling, GroupEndpoints, Packing, pack
 from zonewise.traffic.slices.reading import Reading, Readings, previous
 from zonewise.traffic.weights import WEIGHTS_ANNOTATION
@@ -41,10 +41,10 @@ LIMIT = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceView:
-    """What is: a Service, the pods it selects, the zones of nodes, every slice in its name.
+    """The input: a Service, the pods it selects, the zones of nodes, every slice in its name.
 
     ``zones`` has "" for a node without a zone and nothing for a node that does not exist.
-    ``node_hints`` is false for servers that do not know them.
+    ``node_hints`` is false for servers that do not support them.
     """
 
     service: Service
@@ -78,7 +78,7 @@ class SlicePlan:
     delete: tuple[EndpointSlice, ...] = ()
     families: Mapping[str, FamilyPlan] = field(default_factory=dict)
     lost: tuple[Pod, ...] = ()
-    """Pods that are left out because their node does not exist; ask again."""
+    """Pods that are left out because their node does not exist; try again."""
     added: int = 0
     removed: int = 0
 
@@ -147,7 +147,7 @@ def _sorted_out(
 ) -> tuple[list[EndpointSlice], list[EndpointSlice], list[EndpointSlice]]:
     """Our slices, those of an older Service of this name, and those that others write.
 
-    One that is on its way out is nobody's: what is written into it goes with it.
+    A terminating one is in none of them: what is written into it is deleted with it.
     """
     uid = view.service.metadata.uid
     ours: list[EndpointSlice] = []
@@ -173,7 +173,7 @@ def _family(
     metadata: _Metadata,
 ) -> tuple[FamilyPlan, Packing]:
     candidates: list[Candidate] = []
-    groups: dict[Group, GroupEndpoints] = {}
+    groups: dict[PortGroup, GroupEndpoints] = {}
     homes: list[dict[str, Endpoint]] = []
     for member in members:
         candidate = member.families.get(kind)

@@ -1,7 +1,8 @@
-"""What slices say: who is in them, in which group, and for whom everybody is.
+"""What slices say: their endpoints, in which group, and the hints of each.
 
 A slice is read once for as long as it does not change: a store hands out the same object until
-then. Endpoints are known by their pod, which is in a family once; one without a pod is nobody's.
+then. Endpoints are identified by their pod, which is in a family once; one without a pod is not
+ours.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass, field
 from zonewise.api.objects.discovery import Endpoint, EndpointSlice, LeanEndpointSlice
 from zonewise.traffic.endpoint import Hint
 from zonewise.traffic.hints import Previous
-from zonewise.traffic.slices.endpoint_pods import Group
+from zonewise.traffic.slices.endpoint_pods import PortGroup
 from zonewise.traffic.weights import WEIGHTS_ANNOTATION
 
 
@@ -21,7 +22,7 @@ class Reading:
     """One slice, read."""
 
     slice: EndpointSlice
-    group: Group
+    group: PortGroup
     endpoints: tuple[Endpoint, ...]
     pods: tuple[str, ...]
     """The pod of each endpoint, "" if it names none."""
@@ -70,7 +71,7 @@ class Readings:
 
 
 def previous(readings: Iterable[Reading]) -> Previous:
-    """The hints that are there."""
+    """The existing hints."""
     hints: dict[str, Hint] = {}
     hinted = True
     known = list(readings)
