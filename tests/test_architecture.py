@@ -26,6 +26,11 @@ ROOMS = {
 TWICE: dict[str, str] = {}
 """Public class names that are defined in two modules, and why that is fine."""
 
+ALIASED = {
+    "Family": "of a quantity's suffix in the public api, of an IP address where packets are routed",
+}
+"""Public class names that a type alias of another module has, too, and what both mean."""
+
 BY_NAME = {
     "cli.program.command": "commands are imported when they run, and nothing is above the cli",
     "machinery.schema.patterns": "re2 is foreign and has no types",
@@ -71,6 +76,21 @@ def test_a_public_class_name_means_one_thing() -> None:
                 homes[node.name].append(module)
     twice = {name: " ".join(sorted(found)) for name, found in homes.items() if len(found) > 1}
     assert twice == TWICE
+
+
+def test_a_type_alias_takes_no_name_of_a_class() -> None:
+    """A class name means that class also where types are only given names."""
+    bodies = [ast.parse(path.read_text()).body for _, path in modules()]
+    classes = {node.name for body in bodies for node in body if isinstance(node, ast.ClassDef)}
+    aliased = {
+        target.id
+        for body in bodies
+        for node in body
+        if isinstance(node, (ast.Assign, ast.AnnAssign)) and not isinstance(node.value, ast.Call)
+        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+        if isinstance(target, ast.Name) and not target.id.startswith("_")
+    }
+    assert aliased & classes == set(ALIASED)
 
 
 def test_no_import_is_hidden_from_the_linter() -> None:

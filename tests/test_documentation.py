@@ -7,11 +7,17 @@ import re
 import tomllib
 from collections.abc import Iterator
 from functools import cache
+from importlib import import_module
 from pathlib import Path
+from typing import get_args
 
+import click
 import pytest
 
 import zonewise.runtime
+from zonewise.cli.main import ENTRIES, root
+from zonewise.install import Installation, manifests
+from zonewise.install.wanted import BudgetsMode, Role
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "zonewise"
@@ -65,6 +71,47 @@ def test_the_runtime_has_the_names_of_its_page() -> None:
     named = {name for row in rows for name in re.findall(r"`([A-Za-z]+)`", row)}
     assert "Controller" in named
     assert sorted(named - set(dir(zonewise.runtime))) == []
+
+
+def test_the_page_of_installing_names_all_that_is_printed() -> None:
+    """Every kind, every definition and every right of what `install` prints is on its page."""
+    page = (ROOT / "docs" / "install.md").read_text()
+    rights = page.partition("## Rights")[2].partition("## Footprint")[0]
+    printed = [
+        obj
+        for role in get_args(Role)
+        for budgets in get_args(BudgetsMode)
+        for obj in manifests(Installation(role=role, budgets=budgets, dns=True))
+    ]
+    words = {one["kind"] for one in printed if not one["kind"].endswith("Binding")} | {
+        one["spec"]["names"]["plural"] for one in printed if "names" in one.get("spec", {})
+    }
+    assert {word for word in words if not re.search(rf"\b{word}", page)} == set()
+    in_other_words = {
+        *("validatingwebhookconfigurations", "mutatingwebhookconfigurations"),
+        *("leases", "secrets"),
+    }
+    given = {name for one in printed for rule in one.get("rules", ()) for name in rule["resources"]}
+    missing = {name for name in given if not re.search(rf"\b{name}\b", rights, re.IGNORECASE)}
+    assert missing <= in_other_words
+
+
+def test_flags_that_pages_give_a_command_are_its_own() -> None:
+    """Whatever follows `zonewise NAME` on a page is taken by that command."""
+    root_flags = _flags(root())
+    wrong = []
+    for page in PAGES:
+        for name, rest in re.findall(r"\bzonewise ([a-z]+)\b([^\n`|#]*)", page.read_text()):
+            if name in ENTRIES and page.name != "CHANGELOG.md":
+                known = root_flags | _flags(import_module(ENTRIES[name].module).command)
+                given = set(re.findall(r"(?<=[\s\[])--[a-z][a-z-]+", rest))
+                wrong += [(page.name, name, flag) for flag in given - known - {"--help"}]
+    assert wrong == []
+
+
+def _flags(command: click.Command) -> set[str]:
+    options = (one for one in command.params if isinstance(one, click.Option))
+    return {flag for one in options for flag in (*one.opts, *one.secondary_opts)}
 
 
 def test_every_design_record_is_listed_once() -> None:

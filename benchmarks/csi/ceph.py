@@ -28,7 +28,7 @@ from benchmarks.table import Row, Table
 from zonewise.csi.backends.ceph.journals.omap import OmapJournal
 from zonewise.csi.protocol import csi_pb2 as csi
 from zonewise.csi.transport import methods
-from zonewise.csi.transport.client import SocketClient
+from zonewise.csi.transport.socket_client import SocketClient
 from zonewise.storage.identifiers import Stored
 from zonewise.storage.journal import JournalEntry
 

@@ -26,7 +26,7 @@ from benchmarks.table import Row, Table
 from zonewise.csi.protocol import csi_pb2 as csi
 from zonewise.csi.status import CsiError
 from zonewise.csi.transport import methods
-from zonewise.csi.transport.client import SocketClient
+from zonewise.csi.transport.socket_client import SocketClient
 
 CREATES = 300
 STAGES = 30

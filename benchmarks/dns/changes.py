@@ -36,6 +36,8 @@ from zonewise.runtime.client.client import Client
 
 SOAK = 600
 PODS_A_SECOND = 100
+LANES = 4
+"""How many pods come and go side by side: one write waits for the disk, several wait together."""
 CHANGING = 30
 """How many of the headless Services with keys have pods that come and go."""
 LAG = 3.0
@@ -113,20 +115,27 @@ class Churn:
     async def run(self) -> None:
         """Go on until cancelled."""
         begin = time.monotonic()
-        while True:
-            await self._step()
-            await asyncio.sleep(max(0.0, begin + self.count / PODS_A_SECOND - time.monotonic()))
+        async with asyncio.TaskGroup() as lanes:
+            for lane in range(LANES):
+                lanes.create_task(self._go_on(lane, begin))
 
-    async def _step(self) -> None:
-        self.count += 1
-        number = 2 + 3 * self.rng.randrange(CHANGING)
+    async def _go_on(self, lane: int, begin: float) -> None:
+        """Change the Services of a lane, which no other lane changes."""
+        mine = [2 + 3 * at for at in range(CHANGING) if at % LANES == lane]
+        while True:
+            self.count += 1
+            step = self.count
+            await asyncio.sleep(max(0.0, begin + step / PODS_A_SECOND - time.monotonic()))
+            await self._step(step, self.rng.choice(mine))
+
+    async def _step(self, step: int, number: int) -> None:
         pods = self.there[number]
         if len(pods) > 12 or (pods and self.rng.random() < 0.4):
             address = self.rng.choice(sorted(pods))
             del pods[address]
             await self.client.delete(Pod, _name(address), "load", grace_period=0)
         else:
-            address = f"10.200.{self.count // 250 % 250}.{self.count % 250 + 1}"
+            address = f"10.200.{step // 250 % 250}.{step % 250 + 1}"
             pods[address] = self.rng.choice(ZONES)
             await self.add(address, pods[address])
         rows = [

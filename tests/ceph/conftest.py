@@ -5,11 +5,18 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
+from zonewise.csi.backends.embedded import mounts
 
 if TYPE_CHECKING:
     from tools.ceph.cluster import CephCluster
@@ -24,3 +31,22 @@ def ceph(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CephCluster]:
 
     with started(tmp_path_factory.mktemp("ceph"), files=True) as cluster:
         yield cluster
+
+
+@pytest.fixture(autouse=True)
+def let_go(tmp_path: Path) -> Iterator[None]:
+    """End the FUSE clients that a failed test left; who passes has left none.
+
+    One whose cluster is gone answers nothing, and every user of loop devices on this machine waits
+    for it: a single failure would hold up all other tests.
+    """
+    yield
+    below = f"{tmp_path}/"
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            program, *arguments = (process / "cmdline").read_bytes().split(b"\0")
+            if program.endswith(b"-fuse") and any(os.fsencode(below) in one for one in arguments):
+                os.kill(int(process.name), signal.SIGKILL)
+    for one in reversed(mounts.table()):
+        if str(one.target).startswith(below):
+            subprocess.run(["umount", "--lazy", one.target], check=False)

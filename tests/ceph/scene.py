@@ -13,7 +13,8 @@ from typing import Any
 from tests.csi import scene
 from tools.ceph.cluster import JOURNAL, CephCluster
 
-from zonewise.csi.backends.ceph.storage import CephStorage, open_ceph, open_ceph_files
+from zonewise.csi.backends.ceph.clusters import open_ceph, open_ceph_files
+from zonewise.csi.backends.ceph.storage import CephStorage
 from zonewise.csi.driver import open_driver
 from zonewise.csi.node_domain import FixedDomain
 from zonewise.csi.transport.calls import inline
@@ -80,7 +81,7 @@ def calling(
             worker=inline,
         )
         caller = CephCaller(InProcessClient(driver.calls), folder)
-        caller.storage, caller.kind = storage, kind
+        caller.storage, caller.kind = storage.only, kind
         yield caller
     finally:
         storage.close()

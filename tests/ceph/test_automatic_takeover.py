@@ -19,7 +19,7 @@ from tests.csi.takeover.test_automatic import written
 from tests.embedded.virtual_cluster import VirtualCluster, virtual_cluster
 from tools.ceph.cluster import CephCluster
 
-from zonewise.csi.backends.ceph.storage import CephStorage, open_ceph
+from zonewise.csi.backends.ceph.clusters import CephClusters, open_ceph
 from zonewise.csi.takeover.automatic import AutomaticLoop
 from zonewise.csi.takeover.controller import ConfigMap
 from zonewise.csi.takeover.source import FollowedConfiguration
@@ -82,11 +82,11 @@ async def edited(cluster: VirtualCluster, **takeover: list[str]) -> None:
 @asynccontextmanager
 async def watched(
     zone: CephCluster, folder: Path
-) -> AsyncIterator[tuple[VirtualCluster, CephStorage[Any]]]:
+) -> AsyncIterator[tuple[VirtualCluster, CephClusters[Any]]]:
     """A cluster whose automatic takeover looks at the real storage."""
     source = FollowedConfiguration()
     configuration = parse_configuration(text(zone), LABELS)
-    storage: CephStorage[Any] = open_ceph(folder, configuration)
+    storage: CephClusters[Any] = open_ceph(folder, configuration)
     parts = {
         "automatic": lambda context: AutomaticLoop(
             context, source, LABELS, storage, inline, namespace="default"

@@ -12,12 +12,13 @@ import pytest
 from tests.ceph.scene import CephCaller, calling, parameters
 from tests.ceph.test_faults import image_of
 from tests.ceph.test_moved_pools import delete_pool, make_pool
-from tests.ceph.waiting import settled
+from tests.ceph.waiting import settled, until
 from tests.csi.scene import MIB, block_capability, of_volume, place, refused, requirement
 from tools.ceph.cluster import CephCluster
 
 from zonewise.csi.backends.ceph.images import DEEPEST
 from zonewise.csi.status import Code
+from zonewise.storage import Stored
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 
@@ -173,3 +174,39 @@ async def test_the_claims_names(caller: CephCaller) -> None:
         assert found == claim(name)
     for one in (made, copy):
         await settled(partial(caller.delete, one.volume_id))
+
+
+async def test_a_pool_that_cannot_hold_an_image(ceph: CephCluster, caller: CephCaller) -> None:
+    """An erasure-coded one holds no header, and data only with overwrites: nothing is reserved."""
+
+    def room(name: str) -> int:
+        found = caller.storage.backend.pools().get(name)
+        return 0 if found is None else int(found.available)
+
+    ceph.command(
+        "osd erasure-code-profile set",
+        name="thin",
+        profile=["k=2", "m=1", "crush-failure-domain=osd"],
+    )
+    ceph.command(
+        "osd pool create",
+        pool="thin",
+        pg_num=8,
+        pool_type="erasure",
+        erasure_code_profile="thin",
+    )
+    try:
+        ceph.command("osd pool application enable", pool="thin", app="rbd")
+        await until(lambda: room("thin") > 0)
+        pools = json.loads(parameters()["topologyConstrainedPools"])
+        pools[0]["poolName"] = "thin"
+        for given in (
+            parameters(dataPool="thin"),
+            parameters(topologyConstrainedPools=json.dumps(pools)),
+        ):
+            for _ in range(2):
+                call = caller.create("pvc-1", topology=IN_A, parameters=given)
+                assert await refused(call) is Code.INVALID_ARGUMENT
+            assert caller.storage.journal.page(Stored.VOLUME).entries == ()
+    finally:
+        delete_pool(ceph, "thin")

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 
 def clients_of(caller: CephCaller, id: str) -> list[int]:
     """The processes that show a volume."""
-    folder = caller.storage.folder.resolve() / "rbd" / id.split("-")[1]
+    folder = caller.folder.resolve() / "data-a" / "rbd" / id.split("-")[1]
     return list(fuse.processes(folder))
 
 

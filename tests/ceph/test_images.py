@@ -86,6 +86,8 @@ async def test_what_a_class_must_say(caller: CephCaller) -> None:
         {"topologyConstrainedPools": parameters()["topologyConstrainedPools"]},
         parameters(pool="nowhere"),
         parameters(imageFeatures="layering,magic"),
+        parameters(imageFeatures="object-map"),
+        parameters(imageFeatures="exclusive-lock,fast-diff"),
         parameters(clusterID="another"),
     ):
         assert await refused(caller.create("pvc-1", parameters=given)) is Code.INVALID_ARGUMENT

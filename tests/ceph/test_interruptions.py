@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,14 +16,17 @@ from tests.ceph.scene import CephCaller, CephProgram, calling, config, parameter
 from tests.ceph.test_faults import Killed, _die, image_of, in_zone
 from tests.ceph.test_moved_pools import delete_pool, make_pool
 from tests.ceph.waiting import UNSURE, settled, until
-from tests.csi.scene import block_capability, place, refused, requirement, running
+from tests.csi.scene import block_capability, place, pool, refused, requirement, running
 from tools.ceph.cluster import JOURNAL, CephCluster
 
+from zonewise.csi.backends.ceph import connection
 from zonewise.csi.backends.ceph.journals.omap import NAMESPACE, SHARDS, _hash
 from zonewise.csi.protocol import csi_pb2 as csi
-from zonewise.csi.status import Code
+from zonewise.csi.status import Code, CsiError
 from zonewise.csi.transport import methods
 from zonewise.storage import EntryState, Stored
+from zonewise.storage.configuration import parse_configuration
+from zonewise.storage.domains import parse_domain_labels
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 
@@ -129,6 +134,81 @@ async def test_monitors_lost_in_mid_run(ceph: CephCluster, caller: CephCaller) -
     await caller.unstage(made.volume_id)
     for one in (made, second):
         await settled(partial(caller.delete, one.volume_id))
+
+
+async def test_a_driver_that_was_blocklisted(ceph: CephCluster, tmp_path: Path) -> None:
+    """It connects anew and goes on: a takeover, or an administrator, may have meant another."""
+    with calling(ceph, tmp_path) as caller:
+        made = await caller.create("pvc-1", topology=in_zone("a"), capability=DEVICE)
+        addresses = caller.storage.ceph.handle().get_addrs()
+        address = addresses.strip("[]").split(",")[0].removeprefix("v2:").removeprefix("v1:")
+        ceph.command("osd blocklist", blocklistop="add", addr=address)
+        again = await settled(
+            partial(caller.create, "pvc-2", topology=in_zone("a"), capability=DEVICE)
+        )
+        for one in (made, again):
+            await settled(partial(caller.delete, one.volume_id))
+        assert await caller.volumes() == []
+        ceph.command("osd blocklist", blocklistop="rm", addr=address)
+
+
+async def test_a_driver_that_starts_while_a_zone_is_dead(
+    ceph: CephCluster, caller: CephCaller, tmp_path: Path
+) -> None:
+    """Pools there cannot say whether they have a journal: what is in another one goes on."""
+    made = await caller.create("pvc-1", topology=in_zone("a"), capability=DEVICE)
+    head, _, tail = str(made.volume_id).split("-", 2)
+    unknown = f"{head}-{'0' * 32}-{tail}"
+    pools = [pool(f"rbd-{zone}", zone) for zone in "abc"]
+    with stopped(ceph, "osd.1", "noup"):
+        ceph.command("osd down", ids=["1"])
+        ceph.wait("OSDs", lambda: ceph.up() == 2)
+        with calling(ceph, tmp_path / "second", pools=pools) as second:
+            async with asyncio.timeout(90):
+                await settled(partial(second.stage, made.volume_id, DEVICE))
+                await second.unstage(made.volume_id)
+                again = await settled(
+                    partial(second.create, "pvc-2", topology=in_zone("a"), capability=DEVICE)
+                )
+            assert again.volume_context["pool"] == "rbd-a"
+            # It may be in a journal that does not answer.
+            assert await refused(second.delete(unknown)) in UNSURE
+    for one in (made, again):
+        await settled(partial(caller.delete, one.volume_id))
+
+
+async def test_the_trash_of_other_zones_is_emptied_while_one_is_dead(
+    ceph: CephCluster, caller: CephCaller
+) -> None:
+    """Its own pools do not answer, and those that come after them are not left out."""
+    import rbd
+
+    made = await caller.create("pvc-1", topology=in_zone("c"), capability=DEVICE)
+    with stopped(ceph, "osd.1", "noup"):
+        ceph.command("osd down", ids=["1"])
+        ceph.wait("OSDs", lambda: ceph.up() == 2)
+        async with asyncio.timeout(60):
+            await settled(partial(caller.delete, made.volume_id))
+            there = caller.storage.ceph.pool("rbd-c")
+            await until(lambda: not [*rbd.RBD().trash_list(there)])
+
+
+def test_failed_attempts_to_connect_leave_nothing_behind(
+    ceph: CephCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cluster may be away for weeks: threads and open files do not add up meanwhile."""
+    monkeypatch.setattr(connection, "CONNECT_SECONDS", 1)
+    monkeypatch.setattr(connection, "AWAY_SECONDS", 0.0)
+    labels = parse_domain_labels("", "csi.example.com")
+    (there,) = parse_configuration(config(ceph), labels).clusters
+    away = connection.Ceph(replace(there, monitors=("v2:127.0.0.1:1",)))
+
+    def kept() -> list[int]:
+        with pytest.raises(CsiError, match="did not answer"):
+            away.handle()
+        return [len([*Path(f"/proc/self/{kind}").iterdir()]) for kind in ("task", "fd")]
+
+    assert kept() == kept()
 
 
 async def test_deadlines_shorter_than_the_work(ceph: CephCluster, tmp_path: Path) -> None:

@@ -302,7 +302,7 @@ async def test_two_maps_are_both_taken_away(caller: CephCaller, mounter: str) ->
     made = await caller.create("pvc-1", parameters=parameters(mounter=mounter))
     await caller.stage(made.volume_id)
     image = f"zw-vol-{made.volume_id.split('-')[1]}"
-    conf = str(data / "rbd" / "ceph.conf")
+    (conf,) = map(str, (data / "rbd").glob("ceph.*.conf"))
     command = ["rbd", "-c", conf, "--id", USER, "device", "map", "--read-only"]
     command += ["--device-type", TYPES[mounter], f"{made.volume_context['pool']}/{image}"]
     await asyncio.to_thread(subprocess.run, command, check=True, capture_output=True)

@@ -25,7 +25,7 @@ from tests.csi.scene import (
 from tools.ceph.cluster import CephCluster
 
 from zonewise.csi.status import Code
-from zonewise.storage import Stored
+from zonewise.storage import EntryState, Stored
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 
@@ -156,6 +156,8 @@ async def test_a_pool_in_anothers_place(
 async def test_a_deleted_pool(pool: CephCluster, caller: CephCaller, tmp_path: Path) -> None:
     """Its volumes are lost: that is told, nothing hangs, and they can be deleted."""
     ids = [await made_in(caller, f"pvc-{number}") for number in range(3)]
+    recorded = caller.storage.journal.page(Stored.VOLUME).entries
+    assert {entry.state for entry in recorded} == {EntryState.CREATED}
     delete_pool(pool, POOL)
     found = await asyncio.to_thread(checked, pool, tmp_path / "check")
     assert found == (1, [{"pool": POOL, "is": "gone"}], 3)
@@ -178,6 +180,61 @@ async def test_a_deleted_pool(pool: CephCluster, caller: CephCaller, tmp_path: P
         await asyncio.to_thread(pool.wait, "pools", lambda: POOL in caller.storage.backend.pools())
         await fresh.delete(ids[2])
         await settled(partial(caller.delete, await made_in(caller, "pvc-1")))
+
+
+async def test_a_pool_deleted_under_staged_volumes(
+    pool: CephCluster, caller: CephCaller, tmp_path: Path
+) -> None:
+    """Nothing hangs: it cannot be staged elsewhere, is taken away from its paths, and deleted."""
+    made = await settled(partial(caller.create, "pvc-1", topology=IN_A, parameters=named()))
+    device, staging, target = await made_in(caller, "pvc-2"), tmp_path / "two", tmp_path / "dev"
+    await caller.stage(made.volume_id)
+    (await caller.publish(made.volume_id) / "marker").write_text("lost")
+    await caller.stage(device, DEVICE, staging)
+    await caller.publish(device, DEVICE, staging=staging, target=target)
+    delete_pool(pool, POOL)
+    with calling(pool, tmp_path / "fresh", "b") as fresh:
+        for id, capability in ((made.volume_id, None), (device, DEVICE)):
+            assert await refused(fresh.stage(id, capability)) is Code.INTERNAL
+    await caller.unpublish(made.volume_id)
+    await caller.unpublish(device, target)
+    await caller.unstage(made.volume_id)
+    await caller.unstage(device, staging)
+    for id in (made.volume_id, device):
+        await caller.delete(id)
+
+
+async def test_a_file_systems_pool(ceph: CephCluster, tmp_path: Path) -> None:
+    """Its volumes are lost, though their names are still there; they are unstaged and deleted."""
+    ceph.pool(POOL, "zone-a", application="cephfs")
+    ceph.command("fs add_data_pool", fs_name="files", pool=POOL)
+    ceph.wait("numbers", ceph.counted)
+    given = {key: value.replace("fs-a", POOL) for key, value in parameters("fs").items()}
+    with calling(ceph, tmp_path, kind="fs") as caller:
+        create = partial(caller.create, topology=IN_A, parameters=given)
+        ids = [(await settled(partial(create, name))).volume_id for name in ("pvc-1", "pvc-2")]
+        snapshot = await settled(partial(caller.snapshot, "snap-1", ids[1]))
+        await caller.stage(ids[0])
+        (await caller.publish(ids[0]) / "marker").write_text("lost")
+        # Ceph does not delete a pool of a file system: it must be taken out of it first.
+        with pytest.raises(RuntimeError, match="in use by CephFS"):
+            delete_pool(ceph, POOL)
+        ceph.command("fs rm_data_pool", fs_name="files", pool=POOL)
+        delete_pool(ceph, POOL)
+        caller.storage.ceph.newest()  # the driver hears of it by and by
+        assert await refused(create("pvc-1")) is Code.INTERNAL
+        assert await refused(create("pvc-3")) in (Code.INVALID_ARGUMENT, Code.RESOURCE_EXHAUSTED)
+        assert await refused(caller.snapshot("snap-2", ids[0])) in LOST
+        assert await refused(caller.expand(ids[0], 32 * MIB)) in LOST
+        assert await refused(caller.stage(ids[1], staging=tmp_path / "two")) is Code.INTERNAL
+        caller.storage.backend._states.forget()
+        assert caller.storage.findings(())["pools"] == [{"pool": POOL, "is": "gone"}]
+        await caller.unpublish(ids[0])
+        await caller.unstage(ids[0])
+        await caller.delete_snapshot(snapshot.snapshot_id)
+        for id in ids:
+            await settled(partial(caller.delete, id))
+        assert caller.names() == []
 
 
 async def test_a_journals_pool(pool: CephCluster, tmp_path: Path) -> None:

@@ -6,14 +6,16 @@ import uuid
 from collections.abc import Iterator
 
 import pytest
+from msgspec import structs
 from tests.csi.journal_contract import JournalContract, OpenJournal, reserved, uuid_of, volume
 from tools.ceph.cluster import JOURNAL, CephCluster
 
 from zonewise.csi.backends.ceph.connection import Ceph
+from zonewise.csi.backends.ceph.journals.lease import relied_upon
 from zonewise.csi.backends.ceph.journals.omap import OmapJournal
 from zonewise.csi.backends.ceph.journals.pools import JournalPools
 from zonewise.storage import CephCluster as Configured
-from zonewise.storage import Holder, JournalConflict, Stored
+from zonewise.storage import EntryState, Holder, JournalConflict, JournalEntry, Stored
 from zonewise.storage.errors import StorageError
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
@@ -75,11 +77,56 @@ def test_a_journal_that_dies_is_free_after_its_lease(connection: Ceph) -> None:
     dead, other = OmapJournal(place, lease=1), OmapJournal(place, lease=1)
     entry = reserved(dead, volume(1))
     assert other.holder(entry) is Holder.OTHER
-    dead._closed.set()
+    dead._lease.stop()
     try:
         while other.holder(entry) is Holder.OTHER:
             pass
         assert other.change(entry, entry.held_by(other.name)).holder == other.name
     finally:
         dead.close()
+        other.close()
+
+
+def evident(number: int) -> JournalEntry:
+    """A volume whose image tells when it is finished."""
+    return structs.replace(volume(number), evident=True)
+
+
+def test_many_are_recorded_together(open_journal: OpenJournal) -> None:
+    """What is settled is written when the journal ends, but for what somebody changed meanwhile."""
+    journal, other = open_journal(), open_journal()
+    entries = [reserved(journal, evident(number)) for number in range(40)]
+    for entry in entries:
+        journal.settle(entry)
+    deleting = other.change(entries[3], entries[3].deleting(other.name))
+    other.forget(entries[4])
+    journal.close()
+    found = {entry.uuid: entry for entry in other.page(Stored.VOLUME).entries}
+    assert found.pop(entries[3].uuid) == deleting
+    assert len(found) == 38
+    assert {entry.state for entry in found.values()} == {EntryState.CREATED}
+
+
+def test_a_lock_may_end_a_second_early() -> None:
+    """What is relied upon of a lease leaves more than a second, however short the lease."""
+    assert [relied_upon(seconds) for seconds in (1, 2, 4, 15)] == [-0.5, 0.5, 2.5, 11.25]
+
+
+@pytest.mark.parametrize("back", [False, True])
+def test_who_was_taken_for_dead_settles_nothing(connection: Ceph, back: bool) -> None:
+    """A controller that was too slow is told so, also when it has shown itself again since."""
+    place = connection.pool(JOURNAL, f"test-{uuid.uuid4().hex}")
+    slow, other = OmapJournal(place, lease=3), OmapJournal(place, lease=3)
+    entry = reserved(slow, evident(1))
+    slow._lease.stop()
+    try:
+        while other.holder(entry) is Holder.OTHER:
+            pass
+        other.forget(other.change(entry, entry.deleting(other.name)))
+        if back:
+            slow._lease._renew()
+        with pytest.raises(JournalConflict):
+            slow.settle(entry)
+    finally:
+        slow.close()
         other.close()

@@ -26,9 +26,10 @@ from zonewise.api import Node, Pod
 from zonewise.api.errors import AlreadyExists, NotFound
 from zonewise.api.meta import ObjectMeta
 from zonewise.api.objects.pod_state import ready
+from zonewise.api.objects.storage import CSINode
 from zonewise.components.kubelet import DUAL_STACK, FAILED, Kubelets
+from zonewise.csi.backends.ceph.clusters import open_ceph
 from zonewise.csi.backends.ceph.node import RbdNode
-from zonewise.csi.backends.ceph.storage import open_ceph
 from zonewise.csi.config_file import ConfigFile
 from zonewise.csi.driver import Threads, open_driver
 from zonewise.csi.node_domain import FixedDomain
@@ -148,7 +149,7 @@ async def scene(plane: real.ControlPlane, ceph: CephCluster, folder: Path) -> As
         (folder / name / "rbd").mkdir(parents=True)
         service = NodeService(
             driver.plugin,
-            RbdNode(storage.ceph, folder / name),
+            RbdNode(storage, folder / name),
             node_id=name,
             domain=FixedDomain({"zone": zone}),
         )
@@ -192,6 +193,7 @@ async def scene(plane: real.ControlPlane, ceph: CephCluster, folder: Path) -> As
         await post(client, "/api/v1/namespaces", {"metadata": {"name": NAME}})
         body = {"metadata": {"name": DRIVER}, "spec": {"attachRequired": False}}
         await post(client, "/apis/storage.k8s.io/v1/csidrivers", body)
+        await until(lambda: _usable(client))
         yield Scene(client, recording, file, folder)
         assert not work.done(), work.exception()
     finally:
@@ -206,6 +208,17 @@ async def scene(plane: real.ControlPlane, ceph: CephCluster, folder: Path) -> As
         await transport.close()
         threads.close()
         storage.close()
+
+
+async def _usable(client: Client) -> bool:
+    """Whether a pod could go to any of the nodes: only then is the zone it likes what decides."""
+    registered = {
+        one.metadata.name
+        for one in await client.list(CSINode)
+        if any(driver.name == DRIVER for driver in one.spec.drivers or ())
+    }
+    untainted = {one.metadata.name for one in await client.list(Node) if not one.spec.taints}
+    return NODES.keys() <= registered & untainted
 
 
 async def _end(client: Client) -> None:

@@ -359,3 +359,12 @@ def test_a_pod_that_may_go_names_its_budgets(tmp_path: Path, capsys: Capture) ->
         " (PodDisruptionBudget app-pdb).",
         "Pod shop/db-3 may be disrupted now: it is not running on a node, or leaves.",
     ]
+    term = STORY.index("    nodeSelectorTerm:")
+    plain = STORY[:term].replace("    maxUnavailable: 0\n", "    maxUnavailable: 1\n")
+    path.write_text(
+        plain + "  status: {disruptionsAllowed: 1, currentHealthy: 4, expectedPods: 4}\n"
+    )
+    shown = here(capsys, "explain", "pod", "db-0", "-n", "shop", "-f", path).out
+    assert shown == (
+        "Pod shop/db-0 may be disrupted now: the PodDisruptionBudgets that cover it agree.\n"
+    )

@@ -23,7 +23,7 @@ from zonewise.install.dashboard import page
 from zonewise.install.wanted import LEASE, Role
 from zonewise.runtime.cache.cache import Cache
 from zonewise.runtime.monitoring.metrics import Metrics
-from zonewise.runtime.webhook.server import Outcome
+from zonewise.runtime.webhook.server import ReviewOutcome
 from zonewise.topology import Shares
 from zonewise.traffic import HintRequest, Mode
 from zonewise.traffic.slices import SlicePlan
@@ -165,7 +165,7 @@ async def test_alerts_about_budgets(capsys: Capture) -> None:
     gated = {hook["clientConfig"]["service"]["path"] for hook in hooks if gates(hook)}
     assert set(paths.split("|")) == gated
     (outcomes,) = re.findall(r'outcome=~"([^"]+)"', failing)
-    assert set(outcomes.split("|")) <= set(get_args(Outcome))
+    assert set(outcomes.split("|")) <= set(get_args(ReviewOutcome))
     metrics = Metrics()
     metrics.admission("/evictions", "late", 0.1)
     assert 'zonewise_admission_total{outcome="late",path="/evictions"}' in metrics.render().decode()
@@ -274,7 +274,7 @@ def test_a_name_server_is_printed_only_if_asked_for(capsys: Capture) -> None:
         (("--proxy", "--dns", "--budgets", "observe"), "--budgets, --dns are not for --proxy"),
         (("--proxy", "--replicas", "3"), "--replicas is not for --proxy"),
         (("--proxy", "--backend", "embedded"), "--backend is not for --proxy"),
-        (("--gated-user", "me"), "--gated-user holds nobody without --budgets"),
+        (("--gated-user", "me"), "--gated-user has no effect without --budgets"),
     ],
 )
 def test_nothing_is_left_out_in_silence(capsys: Capture, flags: tuple[str, ...], said: str) -> None:

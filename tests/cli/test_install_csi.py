@@ -99,6 +99,8 @@ def test_on_ceph(capsys: Capture, backend: str) -> None:
     ).clusters
     assert (cluster.monitors, cluster.user) == (("10.0.0.1:3300", "10.0.0.2:3300"), "zonewise")
     for kind, name in (("Deployment", "zonewise-csi"), ("DaemonSet", "zonewise-csi-node")):
+        said = found[kind, name]["metadata"]["annotations"]["zonewise.io/image-base"]
+        assert "Python 3.11" in said
         pod = found[kind, name]["spec"]["template"]["spec"]
         (secret,) = [one["secret"] for one in pod["volumes"] if one["name"] == "ceph"]
         driver = pod["containers"][0]

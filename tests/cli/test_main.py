@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import threading
+from importlib import import_module
 from pathlib import Path
 
 import click
@@ -17,6 +19,7 @@ from tests.runtime.loopback import silent, tcp, write_kubeconfig
 
 from zonewise.api.errors import ConfigError, NotFound, Status
 from zonewise.cli import main as program
+from zonewise.cli.main import ENTRIES
 from zonewise.cli.program.command import Command, CommandEntry
 
 SCRIPTS = Path(sys.executable).parent
@@ -58,6 +61,17 @@ def test_help_of_a_command(capsys: pytest.CaptureFixture[str], arguments: tuple[
     assert "zonewise version --client" in result.out
     assert "--kubeconfig" not in result.out
     assert "see 'zonewise --help'" in result.out
+
+
+@pytest.mark.parametrize("name", [name for name in ENTRIES if not name.startswith("_")])
+def test_every_flag_is_explained(name: str) -> None:
+    """No flag is hidden, and each has a sentence."""
+    made = import_module(ENTRIES[name].module).command
+    for one in made.params:
+        if isinstance(one, click.Option):
+            assert not one.hidden, one.opts
+            assert one.help is not None, one.opts
+            assert re.search(r"[.:] ?(  \[default: .+\])?$|docs/\w+\.md\.$", one.help), one.help
 
 
 def test_help_loads_neither_commands_nor_libraries() -> None:

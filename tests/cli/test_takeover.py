@@ -129,7 +129,7 @@ def test_what_only_the_controller_knows(tmp_path: Path) -> None:
         }
         _ask(folder, "POST", CONFIG.rpartition("/")[0], json.dumps(body).encode())
         dead = {"reason": "TakenPoolDead", "message": "pool p of a is dead", "object": "Pool/p"}
-        status = {"takeover": {"a": ["b"]}, "error": "", "warnings": [dead]}
+        status: Any = {"takeover": {"a": ["b"]}, "error": "", "warnings": [dead]}
         body = {
             "metadata": {"name": "csi-takeover"},
             "data": {"status.json": json.dumps(status)},
@@ -145,6 +145,19 @@ def test_what_only_the_controller_knows(tmp_path: Path) -> None:
         assert _ask(folder, "GET", CONFIG)["metadata"]["annotations"] == {mark: "c"}
         told = shown(takeover(folder, "status", "-o", "json"))
         assert dead in told["warnings"]
+        # While the configuration is wrong it is asked alone, and it keeps no more than it can.
+        away = {"reason": "AwayFromHome", "message": "pod x is away", "object": "Pod/n/x"}
+        status |= {"awayFromHome": [away], "furtherAwayFromHome": 6, "furtherWarnings": 2}
+        for name, key, text in (("csi", "config", "{"), ("csi-takeover", "status", status)):
+            place = f"{CONFIG.rpartition('/')[0]}/{name}"
+            found = _ask(folder, "GET", place)
+            found["data"][f"{key}.json"] = text if isinstance(text, str) else json.dumps(text)
+            _ask(folder, "PUT", place, json.dumps(found).encode())
+        done = takeover(folder, "status")
+        assert done.code == 1
+        assert "away from home: 7\n  pod x is away\n  … and 6 more\n" in done.out
+        assert "warning: and 2 more" in done.err
+        assert shown(takeover(folder, "status", "-o", "json"))["furtherAwayFromHome"] == 6
 
 
 @pytest.mark.parametrize(

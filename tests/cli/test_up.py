@@ -98,6 +98,16 @@ def near_names(cluster: Running) -> None:
     assert explained["leftOut"]
 
 
+def test_its_last_words_name_the_whole_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder that was given relative to where one stood is named so that it is found again."""
+    monkeypatch.chdir(tmp_path)
+    with running(Path("kept"), "--api-only") as cluster:
+        code, words = cluster.stop()
+    assert (code, words.splitlines()[-1]) == (0, f"Stopped; {tmp_path}/kept keeps the cluster.")
+
+
 @pytest.mark.timeout(600)
 def test_a_cluster_comes_up_is_shown_and_comes_back(tmp_path: Path) -> None:
     """The demo is Ready in its zones; status shows the same; a restart adds nothing to it."""
@@ -126,6 +136,7 @@ def test_a_cluster_comes_up_is_shown_and_comes_back(tmp_path: Path) -> None:
         assert re.search(r"^right +2/2 +8 +\d+ +\d+$", text.out, re.MULTILINE), text.out
         assert f"export KUBECONFIG={folder}/kubeconfig" in text.out
         assert "fail zone left" in text.out
+        assert "fail zone left" in status(folder, "-o", "table").out
         deadline = time.monotonic() + PATIENCE
         while not all(one["inZone"] for one in page(folder)["services"] if one["mode"] == "Auto"):
             assert time.monotonic() < deadline

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from uuid import UUID
 
 import pytest
+from msgspec import structs
 
 from zonewise.storage import (
     CsiCode,
@@ -92,6 +94,34 @@ class JournalContract:
         assert journal.find(Stored.VOLUME, "pvc-1") is None
         assert journal.get(Stored.VOLUME, entry.uuid) is None
         assert journal.promised() == {}
+
+    def test_settled(self, open_journal: OpenJournal) -> None:
+        """A settled entry is created for whoever reads it here, and for others at the latest then.
+
+        Whether its image tells it as well makes no difference to that.
+        """
+        one, other = open_journal(), open_journal()
+        for number, evident in ((1, False), (2, True), (3, True)):
+            entry = reserved(one, structs.replace(volume(number), evident=evident))
+            assert one.settle(entry).state is EntryState.CREATED
+        found = one.get(Stored.VOLUME, uuid_of(2))
+        assert found is not None
+        assert found.state is EntryState.CREATED
+        assert other.find(Stored.VOLUME, "pvc-2") == found
+        assert one.page(Stored.VOLUME, states=frozenset({EntryState.RESERVED})).entries == ()
+        listed = other.page(Stored.VOLUME).entries
+        assert [entry.state for entry in listed] == [EntryState.CREATED] * 3
+
+    def test_settling_needs_the_newest(self, open_journal: OpenJournal) -> None:
+        """What somebody removed is not brought back."""
+        one, other = open_journal(), open_journal()
+        for evident in (False, True):
+            entry = reserved(one, structs.replace(volume(1), evident=evident))
+            other.forget(entry)
+            with suppress(JournalConflict):
+                one.settle(entry)
+            assert one.find(Stored.VOLUME, "pvc-1") is None
+            assert one.page(Stored.VOLUME).entries == ()
 
     def test_a_name_is_taken_once(self, open_journal: OpenJournal) -> None:
         """Who reserves a name that is taken gets the entry that has it, and promises nothing."""

@@ -21,7 +21,8 @@ from zonewise.csi.protocol import csi_pb2 as csi
 from zonewise.csi.status import Code, CsiError
 from zonewise.csi.transport import methods
 from zonewise.csi.transport.calls import inline
-from zonewise.csi.transport.client import CsiClient, InProcessClient, SocketClient
+from zonewise.csi.transport.client import CsiClient, InProcessClient
+from zonewise.csi.transport.socket_client import SocketClient
 from zonewise.storage.configuration import parse_configuration
 from zonewise.storage.domains import parse_domain_labels
 

@@ -36,7 +36,8 @@ from zonewise.csi.node_domain import FixedDomain
 from zonewise.csi.protocol import csi_pb2 as csi
 from zonewise.csi.status import Code, CsiError
 from zonewise.csi.transport.calls import inline
-from zonewise.csi.transport.client import InProcessClient, SocketClient
+from zonewise.csi.transport.client import InProcessClient
+from zonewise.csi.transport.socket_client import SocketClient
 from zonewise.storage.configuration import parse_configuration
 from zonewise.storage.domains import parse_domain_labels
 

@@ -19,7 +19,7 @@ from zonewise.storage.configuration import CephCluster
 
 CLUSTER = CephCluster("c", ("10.0.0.1:3300", "v2:10.0.0.2:4000"), "zonewise", "/etc/key")
 HERE = {"region": "r1", "zone": "a"}
-HEAD = ["-c", "/data/rbd/ceph.conf", "--id", "zonewise", "device"]
+HEAD = ["-c", f"/data/rbd/ceph.{CLUSTER.cluster_id}.conf", "--id", "zonewise", "device"]
 
 
 def images(mounter: str, cluster: CephCluster = CLUSTER) -> MappedImages:
@@ -111,4 +111,4 @@ def test_where_a_client_is_is_said_only_if_asked(tmp_path: Path) -> None:
     assert path.read_text() == plain + (
         "crush_location = region=r1 zone=a\nrbd_read_from_replica_policy = localize\n"
     )
-    assert [one.name for one in path.parent.iterdir()] == ["ceph.conf"]
+    assert [one.name for one in path.parent.iterdir()] == [f"ceph.{CLUSTER.cluster_id}.conf"]

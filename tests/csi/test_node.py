@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
+import fcntl
 import os
 import stat
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from subprocess import PIPE
+from typing import Any
 
 import pytest
 from tests.csi.scene import (
@@ -27,7 +31,7 @@ from tests.csi.scene import (
     refused,
 )
 
-from zonewise.csi.backends.embedded import filesystems, loops, mounts
+from zonewise.csi.backends.embedded import copies, fencing, filesystems, loops, mounts
 from zonewise.csi.protocol import csi_pb2 as csi
 from zonewise.csi.status import Code, CsiError
 from zonewise.csi.transport import methods
@@ -161,6 +165,48 @@ async def test_a_volume_that_is_mounted_elsewhere_is_not_let_go(
         assert image(caller).exists()
     monkeypatch.undo()
     await caller.unstage(volume.volume_id)
+    await caller.delete(volume.volume_id)
+
+
+async def test_a_volume_that_is_still_held_gets_no_second_device(
+    caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Staged again it is the same file system as elsewhere; two on one image would destroy it."""
+    monkeypatch.setattr(loops, "_SECONDS", 0.0)
+    volume = await caller.create("v")
+    target = await used(caller, volume.volume_id)
+    (target / "first").write_text("1")
+    with copied_mounts():
+        await caller.unpublish(volume.volume_id)
+        assert await refused(caller.unstage(volume.volume_id)) is Code.ABORTED
+        await used(caller, volume.volume_id)
+        assert len(loops.find(image(caller))) == 1
+        (target / "second").write_text("2")
+    assert sorted(path.name for path in target.iterdir()) == ["first", "lost+found", "second"]
+    monkeypatch.undo()
+    await released(caller, volume.volume_id)
+    assert loops.find(image(caller)) == []
+    await caller.delete(volume.volume_id)
+
+
+async def test_a_device_that_is_about_to_go_is_not_shown(
+    caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would vanish from its pod when whoever holds it lets go."""
+    monkeypatch.setattr(loops, "_SECONDS", 0.0)
+    capability = block_capability()
+    volume = await caller.create("v", capability=capability)
+    target = await used(caller, volume.volume_id, capability)
+    (device,) = loops.find(image(caller))
+    with device.open("rb"):
+        await caller.unpublish(volume.volume_id)
+        assert await refused(caller.unstage(volume.volume_id)) is Code.ABORTED
+        assert await refused(caller.stage(volume.volume_id, capability)) is Code.ABORTED
+    monkeypatch.undo()
+    await used(caller, volume.volume_id, capability)
+    target.write_bytes(b"x" * 4096)
+    assert not any(loops.going(device) for device in loops.find(image(caller)))
+    await released(caller, volume.volume_id)
     await caller.delete(volume.volume_id)
 
 
@@ -346,19 +392,106 @@ async def test_a_copy_is_not_smaller_than_its_source(caller: Caller) -> None:
     assert await refused(small) is Code.OUT_OF_RANGE
 
 
-async def test_a_frozen_file_system_is_thawed_by_the_next_start(caller: Caller) -> None:
-    """A controller that was killed during a copy holds up nobody after its restart."""
-    from zonewise.csi.backends.embedded import copies
+def mounted(target: Path) -> list[mounts.Mounted]:
+    """What is at a path."""
+    found = mounts.at(target)
+    assert found is not None
+    return [found]
 
+
+async def test_a_volume_is_not_unmounted_while_a_copy_holds_its_writers(caller: Caller) -> None:
+    """Frozen and unmounted it would be stuck for ever: nothing is left that could be thawed."""
     volume = await caller.create("v")
     target = await used(caller, volume.volume_id)
-    freeze = copies.frozen([target])
+    with copies.frozen(mounted(target)):
+        assert await refused(caller.unpublish(volume.volume_id)) is Code.FAILED_PRECONDITION
+    await released(caller, volume.volume_id)
+    assert loops.find(image(caller)) == []
+    await caller.delete(volume.volume_id)
+
+
+async def test_only_the_file_system_that_was_found_is_frozen(
+    caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unmounted meanwhile, its path is on the machine's own disk, whose writers are not held."""
+    volume = await caller.create("v")
+    gone = mounted(await used(caller, volume.volume_id))
+    await released(caller, volume.volume_id)
+    caller.target.mkdir()
+    asked: list[int] = []
+    monkeypatch.setattr(fcntl, "ioctl", lambda _, request, *__: asked.append(request))
+    with copies.frozen(gone):
+        assert asked == []
+    assert asked == []
+
+
+async def test_a_volume_that_was_left_frozen_and_unmounted_can_be_used_again(
+    caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A controller was killed during a copy, and a node unmounted before the next one started."""
+    monkeypatch.setattr(loops, "_SECONDS", 0.0)
+    volume = await caller.create("v")
+    target = await used(caller, volume.volume_id)
+    (target / "first").write_text("1")
+    freeze = ["fsfreeze", "--freeze", str(target)]
+    await asyncio.to_thread(subprocess.run, freeze, check=True)
+    await caller.unpublish(volume.volume_id)
+    assert await refused(caller.unstage(volume.volume_id)) is Code.ABORTED
+    monkeypatch.undo()
+    await used(caller, volume.volume_id)
+    (target / "second").write_text((target / "first").read_text())
+    await released(caller, volume.volume_id)
+    assert loops.find(image(caller)) == []
+    await caller.delete(volume.volume_id)
+
+
+async def test_a_frozen_file_system_is_thawed_by_the_next_start(caller: Caller) -> None:
+    """A controller that was killed during a copy holds up nobody after its restart."""
+    volume = await caller.create("v")
+    target = await used(caller, volume.volume_id)
+    freeze = copies.frozen(mounted(target))
     freeze.__enter__()
     with driver(caller.folder) as again:
         assert again.calls is not None
         (target / "file").write_text("written")
     freeze.__exit__(None, None, None)
     await released(caller, volume.volume_id)
+
+
+def is_frozen(target: Path) -> bool:
+    """Whether the writers of a file system are held; nothing is changed."""
+    done = subprocess.run(["fsfreeze", "--freeze", target], check=False, capture_output=True)
+    if done.returncode == 0:
+        subprocess.run(["fsfreeze", "--unfreeze", target], check=True)
+    return done.returncode != 0
+
+
+async def test_writers_are_held_until_the_copy_that_holds_them_is_there(caller: Caller) -> None:
+    """Neither another copy that ends before it nor another controller that starts lets them go."""
+    volume = await caller.create("v")
+    target = await used(caller, volume.volume_id)
+    with copies.alone(image(caller)), copies.frozen(mounted(target)):
+        with copies.frozen(mounted(target)):
+            pass
+        assert is_frozen(target)
+        with driver(caller.folder):
+            assert is_frozen(target)
+    assert not is_frozen(target)
+    await released(caller, volume.volume_id)
+
+
+async def test_copies_of_a_mounted_volume_take_turns(
+    caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first to end lets writers go on, under the other too; ABORTED until it is its turn."""
+    monkeypatch.setattr(copies, "ALONE_SECONDS", 0.0)
+    volume = await caller.create("v")
+    await used(caller, volume.volume_id)
+    with copies.alone(image(caller)):
+        assert await refused(caller.snapshot("s", volume.volume_id)) is Code.ABORTED
+    taken = await caller.snapshot("s", volume.volume_id)
+    await released(caller, volume.volume_id)
+    await caller.delete_snapshot(taken.snapshot_id)
 
 
 async def test_stats_and_expand_know_where_a_volume_is(caller: Caller) -> None:
@@ -408,6 +541,33 @@ async def test_bad_node_requests_are_refused(caller: Caller) -> None:
     assert code is Code.FAILED_PRECONDITION
     bad = mount_capability(flags=["no-such-option"])
     assert await refused(caller.stage(id, bad)) is Code.INVALID_ARGUMENT
+
+
+async def test_on_a_full_disk_nothing_is_made_and_what_takes_room_can_be_deleted(
+    tmp_path: Path,
+) -> None:
+    """To its last byte: no reservation is left, and a delete makes the room it needs itself."""
+    data = tmp_path / "data"
+    data.mkdir()
+    mounts.mount(Path("none"), data, "tmpfs", ["size=8m"])
+    try:
+        with driver(tmp_path, config(pool("pool-a", "a", "1Gi"))) as made:
+            caller = Caller(InProcessClient(made.calls), tmp_path)
+            volume = await caller.create("v", capability=block_capability())
+            before = await caller.free()
+            with image(caller).open("r+b", buffering=0) as file, pytest.raises(OSError):
+                while True:
+                    file.write(os.urandom(1 << 12))
+            for _ in range(2):
+                assert await refused(caller.create("w")) is Code.RESOURCE_EXHAUSTED
+                code = await refused(caller.snapshot("s", volume.volume_id))
+                assert code is Code.RESOURCE_EXHAUSTED
+            assert (await caller.free(), await caller.volumes()) == (before, [volume.volume_id])
+            await caller.delete(volume.volume_id)
+            assert not list(data.glob("pools/*/*"))
+            await caller.delete((await caller.create("w")).volume_id)
+    finally:
+        mounts.unmount(data)
 
 
 async def test_a_full_disk_leaves_nothing_of_a_copy(tmp_path: Path) -> None:
@@ -492,6 +652,26 @@ async def test_nothing_is_mounted_through_a_link(caller: Caller, tmp_path: Path)
     assert file.read_text() == "mine"
 
 
+@pytest.mark.parametrize("privileged", [True, False])
+async def test_only_links_of_our_own_are_removed(tmp_path: Path, privileged: bool) -> None:
+    """A link at a wrong path is somebody's; one to a volume is ours, wherever the data was then."""
+    with calling(tmp_path, privileged=privileged) as caller:
+        id = (await caller.create("v")).volume_id
+        behind, link = tmp_path / "behind", tmp_path / "link"
+        behind.mkdir()
+        for to in (behind, tmp_path / "nowhere", Path("..", "data"), tmp_path / "data" / ".."):
+            link.symlink_to(to)
+            for volume in (id, "vol-x"):
+                assert await refused(caller.unpublish(volume, link)) is Code.FAILED_PRECONDITION
+            assert link.readlink() == to
+            link.unlink()
+        for to in (Path("/moved", "pools", "pool-a", id), image(caller), Path("/moved", id)):
+            link.symlink_to(to)
+            await caller.unpublish(id, link)
+            assert not link.is_symlink()
+        await caller.delete(id)
+
+
 @pytest.mark.parametrize("where", ["data", "data/pools", "data/pools/pool-a/x", "."])
 @pytest.mark.parametrize("capability", [mount_capability(), SHARED, block_capability()])
 async def test_nothing_is_mounted_over_the_drivers_own_data(
@@ -542,6 +722,78 @@ async def test_a_refused_staging_makes_no_folder(caller: Caller, tmp_path: Path)
     second = tmp_path / "second"
     assert await refused(caller.stage(id, staging=second)) is Code.FAILED_PRECONDITION
     assert not second.exists()
+    await caller.unstage(id)
+
+
+def open_files() -> int:
+    """How many files this process has open."""
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def fails(number: int, outcome: int) -> Callable[..., Any]:
+    """`ioctl` of which one request fails with an error (below 0) or answers a number."""
+    real = fcntl.ioctl
+
+    def ioctl(descriptor: int, request: int, *more: Any) -> Any:
+        if request != number:
+            return real(descriptor, request, *more)
+        if outcome < 0:
+            raise OSError(-outcome, os.strerror(-outcome))
+        return outcome
+
+    return ioctl
+
+
+@pytest.mark.parametrize(
+    ("request_number", "outcome", "sentence"),
+    [
+        (loops._GET_FREE, -errno.ENOSPC, "unstage a volume on this node"),
+        (loops._GET_FREE, 987_654, "/dev/loop987654, which the kernel offers, cannot be opened"),
+        (loops._CONFIGURE, -errno.EBUSY, "others took the free one"),
+    ],
+    ids=["none", "no-node", "taken"],
+)
+@pytest.mark.parametrize(
+    "capability", [mount_capability(), block_capability()], ids=["mount", "block"]
+)
+async def test_without_a_free_loop_device_nothing_is_staged_until_there_is_one(
+    caller: Caller,
+    monkeypatch: pytest.MonkeyPatch,
+    capability: csi.VolumeCapability,
+    request_number: int,
+    outcome: int,
+    sentence: str,
+) -> None:
+    """RESOURCE_EXHAUSTED with a way out, nothing left behind, and good as soon as one is free."""
+    id = (await caller.create("v", capability=capability)).volume_id
+    before = open_files()
+    with monkeypatch.context() as patch:
+        patch.setattr(fcntl, "ioctl", fails(request_number, outcome))
+        for _ in range(2):
+            with pytest.raises(CsiError, match=sentence) as told:
+                await caller.stage(id, capability)
+            assert told.value.code is Code.RESOURCE_EXHAUSTED
+    assert not caller.staging.exists()
+    assert loops.find(image(caller)) == []
+    assert fencing.read_holder(image(caller)) is None
+    assert open_files() == before
+    await used(caller, id, capability)
+    assert fencing.read_holder(image(caller)) is not None
+    await released(caller, id)
+    await caller.delete(id)
+
+
+async def test_without_devices_the_way_out_is_said(
+    caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A container that has no loop devices at all is told what it needs."""
+    id = (await caller.create("v")).volume_id
+    with monkeypatch.context() as patch:
+        patch.setattr(loops, "_CONTROL", "/dev/no-loop-control")
+        with pytest.raises(CsiError, match="give the driver the node's own /dev") as told:
+            await caller.stage(id)
+    assert told.value.code is Code.RESOURCE_EXHAUSTED
+    await caller.stage(id)
     await caller.unstage(id)
 
 

@@ -68,6 +68,7 @@ GOOD = {
         ({"--node-id": None}, "--node-id"),
         ({"--config": None}, "--config"),
         ({"--config": "/nowhere/config.json"}, "/nowhere/config.json"),
+        ({"--config": "/none.json"}, "/none.json"),
         ({"--domain-labels": "a.io/zone;a.io/zone"}, "twice"),
         ({"--domain-labels": "a.io/zone;b.io/zone"}, "a.io/zone"),
         ({"--domain-labels": "a.io/zone;"}, "--domain-labels"),
@@ -223,9 +224,13 @@ def test_the_swap_of_a_config_map_is_seen(tmp_path: Path) -> None:
 
 
 def test_a_configuration_may_come_later(tmp_path: Path) -> None:
-    """Until its file is there nothing is known and nothing wrong; a wrong folder is refused."""
+    """Where a ConfigMap is mounted its file is waited for; any other wrong path is refused."""
     labels = parse_domain_labels(LABELS, DRIVER)
     path = tmp_path / "config.json"
+    with pytest.raises(ConfigError, match="No such file"):
+        ConfigFile(path, labels, may_come=True)
+    (tmp_path / "..2026").mkdir()
+    (tmp_path / "..data").symlink_to("..2026")
     file = ConfigFile(path, labels, may_come=True)
     news: list[bool] = []
     file.on_news(lambda: news.append(file.known))

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import io
 import json
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -28,10 +31,11 @@ from zonewise.csi.protocol import csi_pb2 as csi
 from zonewise.csi.status import Code, CsiError
 from zonewise.csi.transport import methods
 from zonewise.csi.transport.calls import Calls, inline
-from zonewise.csi.transport.client import CsiClient, InProcessClient, SocketClient
+from zonewise.csi.transport.client import CsiClient, InProcessClient
 from zonewise.csi.transport.methods import Method, bind
 from zonewise.csi.transport.redaction import redacted
 from zonewise.csi.transport.server import SocketServer, socket_path
+from zonewise.csi.transport.socket_client import SocketClient
 from zonewise.runtime.process import logs
 
 SECRET = "correct-horse"
@@ -185,7 +189,7 @@ class Slow:
         return csi.ProbeResponse()
 
     def calls(self) -> Calls:
-        async def worker(work):  # type: ignore[no-untyped-def]
+        async def worker(work, _lane=""):  # type: ignore[no-untyped-def]
             return await asyncio.to_thread(work)
 
         return Calls([bind(methods.PROBE, self.serve)], worker=worker)
@@ -212,6 +216,27 @@ async def test_a_deadline_ends_the_waiting_and_not_the_work(tmp_path: Path, kind
         slow.go.set()
         await found.close()
         await server.stop()
+
+
+async def test_a_refusal_after_the_deadline_is_no_fault() -> None:
+    """A call that is refused when its caller has stopped waiting ends without a traceback."""
+    go, faults = threading.Event(), []
+    asyncio.get_running_loop().set_exception_handler(lambda _, about: faults.append(about))
+
+    def serve(_request: csi.ProbeRequest) -> csi.ProbeResponse:
+        assert go.wait(60)
+        raise CsiError(Code.ABORTED, "still held")
+
+    async def worker(work, _lane=""):  # type: ignore[no-untyped-def]
+        return await asyncio.to_thread(work)
+
+    calls = Calls([bind(methods.PROBE, serve)], worker=worker)
+    asked = InProcessClient(calls).call(methods.PROBE, csi.ProbeRequest(), timeout=0.05)
+    assert await refused(asked) is Code.DEADLINE_EXCEEDED
+    go.set()
+    await calls.finish()
+    gc.collect()
+    assert faults == []
 
 
 async def test_what_waits_beyond_its_deadline_never_starts() -> None:
@@ -309,3 +334,10 @@ async def test_a_driver_lives_in_virtual_time(tmp_path: Path) -> None:
             await asyncio.sleep(3600)
             await caller.delete(volume.volume_id)
     assert loop.time() == 5 * 3600
+
+
+def test_a_cluster_in_one_process_loads_no_grpc() -> None:
+    """Its driver is called without a socket, and the library for sockets takes 8 MB."""
+    code = "import sys, zonewise.embedded.csi_driver; sys.exit('grpc' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], timeout=60, check=False)
+    assert done.returncode == 0

@@ -118,6 +118,21 @@ async def test_bytes_are_promised_once_and_given_back(caller: Caller) -> None:
     assert await caller.free(A) == before
 
 
+async def test_room_is_what_a_volume_of_the_class_could_get(caller: Caller) -> None:
+    """With pools for all places, or one for all, every place has the same room."""
+    await caller.create("v", size=24 * MIB, topology=requirement([A]))
+
+    async def free(term: dict[str, str], **parameters: str) -> int:
+        request = csi.GetCapacityRequest(parameters=parameters)
+        request.accessible_topology.segments.update(term)
+        return (await caller.client.call(methods.GET_CAPACITY, request)).available_capacity
+
+    assert await free(A) == await free(A, placement="preferred") == 1000 * MIB
+    assert await free(A, placement="balanced") == 3048 * MIB
+    assert await free(B, placement="default-pool", pool="pool-a") == 1000 * MIB
+    assert await free(place("new")) == 0
+
+
 async def test_racing_creates_never_promise_the_same_bytes_twice(caller: Caller) -> None:
     """Twenty volumes race for room for ten: exactly ten are made."""
     wishes = [caller.create(f"v{n}", size=100 * MIB, topology=requirement([A])) for n in range(20)]

@@ -287,10 +287,12 @@ class Count:
         order = sorted(self.names, key=lambda name: -known.get(name, 0))
         return {name: each + (name in order[:rest]) for name in self.names}
 
-    @property
-    def shut(self) -> bool:
+    def shut(self, name: str | None) -> bool:
         """Rule 7: whether nothing may be unavailable."""
-        return str(self.spec.get("maxUnavailable")) in ("0", "0%")
+        limit = self.spec.get("maxUnavailable")
+        if isinstance(limit, str):
+            return ceil(int(limit[:-1]) * self.expected[name] / 100) == 0
+        return bool(limit == 0)
 
     def desired(self, name: str | None) -> int:
         """Rule 5."""
@@ -345,7 +347,7 @@ class Count:
         if self.unknown:
             return always and not is_ready(pod)
         enough = self.old.get(name, 0) > self.expected[name]
-        if self.shut and outdated(self.dump, pod) and not enough:
+        if self.shut(name) and outdated(self.dump, pod) and not enough:
             return False
         if is_ready(pod):
             return bool(self.allowed(name))

@@ -120,14 +120,18 @@ def goes(case: Case, pod: Pods, *, evicting: bool = True, always_allow: bool = F
         return "Granted"
     if here["allowed"] is None:
         return "Uncovered"
-    closed = not case.at_least and case.limit in {"0", "0%"}
+    # Of no expected pod any percentage is 0; that holds evictions, and nobody who repairs.
+    expected = here["expected"] or 0
+    closed = (
+        not case.at_least and whole(case.limit, expected if evicting else max(1, expected)) == 0
+    )
     if closed and pod.outdated:
         old = sum(
             some.count
             for some in case.pods
             if some.domain == pod.domain and some.outdated and some.ready and not some.granted
         )
-        if old <= (here["expected"] or 0):
+        if old <= expected:
             return "Blocked"
     if pod.ready:
         return "Allowed" if here["allowed"] else "Blocked"

@@ -465,6 +465,31 @@ def test_old_revisions_of_a_stateful_set() -> None:
     assert [code(made, f"db-{n}") for n in range(4)] == ["Blocked", "Blocked", "Allowed", "Allowed"]
 
 
+def test_a_percentage_of_no_expected_pod_holds_evictions() -> None:
+    """Half of nothing is nothing, so an old pod is not evicted where none is expected; its
+    controller may take it while it is not Ready, or the rollout would never end.
+    """
+    group = convert(
+        StatefulSet,
+        {
+            "metadata": {"name": "db", "namespace": NS, "uid": "uid-db"},
+            "spec": {"replicas": 1},
+            "status": {"updateRevision": "db-2"},
+        },
+    )
+    marks = {zone: {"controller-revision-hash": f"db-{n}"} for n, zone in ((2, "a"), (1, "b"))}
+    pods = [
+        pod(f"db-{zone}", f"n-{zone}", owner="db", kind="StatefulSet", ready=zone == "a",
+            labels=marks[zone])
+        for zone in "ab"
+    ]  # fmt: skip
+    half = tdb(**per_zone(maxUnavailable="50%"), domains={"a": 1})
+    made = namespace_budgets(pods, half, owners=[owner_of(group)])
+    broken = named(made, "db-b")
+    assert made.may_disrupt(broken, NOW).reason.code == "Blocked"
+    assert made.may_disrupt(broken, NOW, evicting=False).reason.code == "Unready"
+
+
 def test_a_baseline_of_something_else_is_not_believed() -> None:
     """A fingerprint of another selector or grouping makes the baseline void."""
     budget = tdb(**ONE_EACH, domains={"a": 9})

@@ -19,7 +19,7 @@ from zonewise.api.codec import convert
 from zonewise.api.objects.core import Node, Service
 from zonewise.api.objects.discovery import LeanEndpointSlice
 from zonewise.api.objects.locator import LocatedPod, PodLocator
-from zonewise.dns.directory import Directory, Token, address_token, node_token
+from zonewise.dns.directory import ChangeToken, Directory, address_token, node_token
 from zonewise.dns.names import parse_domain
 from zonewise.dns.responder import Forwards, Responder
 from zonewise.dns.zone import DnsCluster, Domains
@@ -61,7 +61,7 @@ class Names:
         )
         self._held: dict[tuple[str, str, str], Any] = {}
 
-    def _changed(self, tokens: Iterable[Token]) -> None:
+    def _changed(self, tokens: Iterable[ChangeToken]) -> None:
         self.responder.kept.drop(tokens)
 
     def _moved(self, moved: Moved) -> None:

@@ -101,6 +101,63 @@ async def test_long_answers_are_written_one_in_a_turn() -> None:
     assert turns >= 20
 
 
+async def test_streams_ask_in_turn_and_leave_others_theirs() -> None:
+    """Two who send many questions at once get one answer each in turn, and nobody waits for all."""
+    found = names()
+    query = dns.message.make_query("many.shop.svc.cluster.local.", "SRV").to_wire()
+    packets, listening = bind("127.0.0.1", 0)
+    packets.close()
+    server = StreamServer(listening, found.responder, turn=0.0)
+    await server.start()
+    streams = [await asyncio.open_connection(*listening.getsockname()) for _ in range(2)]
+    at_once: list[int] = []
+
+    async def others() -> None:
+        seen = 0
+        while seen < 40:
+            asked = found.responder.counts.total()
+            at_once.append(asked - seen)
+            seen = asked
+            await asyncio.sleep(0)
+
+    try:
+        for _, writer in streams:
+            writer.write((len(query).to_bytes(2, "big") + query) * 20)
+            writer.write_eof()
+        await asyncio.wait_for(others(), 20)
+        assert max(at_once) == 1
+        for reader, _ in streams:
+            told = await asyncio.wait_for(reader.read(), 20)
+            size = 2 + int.from_bytes(told[:2], "big")
+            assert len(told) == 20 * size
+    finally:
+        for _, writer in streams:
+            writer.close()
+        await server.stop()
+
+
+async def test_a_stream_whose_questions_wait_for_others_is_not_idle() -> None:
+    """However long it takes until its turn comes, a connection is kept until it has its answers."""
+    query = dns.message.make_query("many.shop.svc.cluster.local.", "SRV").to_wire()
+    packets, listening = bind("127.0.0.1", 0)
+    packets.close()
+    server = StreamServer(listening, names().responder, turn=0.0)
+    await server.start()
+    streams = [await asyncio.open_connection(*listening.getsockname()) for _ in range(3)]
+    await until(lambda: server.connections == 3)
+    server.idle = 0.0
+    try:
+        for _, writer in streams:
+            writer.write((len(query).to_bytes(2, "big") + query) * 5)
+        for reader, _ in streams:
+            told = await asyncio.wait_for(reader.read(), 20)
+            assert len(told) == 5 * (2 + int.from_bytes(told[:2], "big"))
+    finally:
+        for _, writer in streams:
+            writer.close()
+        await server.stop()
+
+
 async def test_a_packet_is_never_longer_than_a_path_takes() -> None:
     """65,535 bytes do not fit into a packet, so whoever says to take them would get nothing."""
     assert size_limit(question("a.example")) == PACKET_LIMIT

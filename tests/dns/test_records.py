@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dns.flags
+import dns.rcode
 import dns.reversename
 import pytest
 from tests.dns.clusters import (
@@ -16,6 +17,8 @@ from tests.dns.clusters import (
     service,
     texts,
 )
+
+from zonewise.dns.wire import Message, Question, Rcode
 
 SVC = "shop.svc.cluster.local."
 
@@ -329,3 +332,88 @@ def test_records_take_turns() -> None:
     found = names()
     firsts = {str(found.ask(f"db.{SVC}").answer[0][0]) for _ in range(4)}
     assert firsts == {"10.0.1.1", "10.0.1.2"}
+
+
+def test_the_name_of_a_pod_ends_when_its_deletion_begins() -> None:
+    """Where pods are read, one that is being deleted or lost is found by its place alone."""
+    found = Names()
+    meta = {"name": "p", "namespace": "shop", "uid": "p"}
+    status = {"phase": "Running", "podIPs": [{"ip": "10.0.5.1"}, {"ip": "fd00:5::1"}]}
+    pod = {"kind": "Pod", "metadata": meta, "spec": {"nodeName": "n"}, "status": status}
+    node = {"kind": "Node", "metadata": {"name": "n"}}
+    found.put(namespace("shop"), node, pod)
+    name = "10-0-5-1.shop.pod.cluster.local"
+    assert found.addresses(name) == ["10.0.5.1"]
+    found.put({**pod, "metadata": {**meta, "deletionTimestamp": "2026-01-01T00:00:00Z"}})
+    assert found.code(name) == "NXDOMAIN"
+    assert found.code("fd00-5--1.shop.pod.cluster.local", "AAAA") == "NXDOMAIN"
+    assert found.locators.spot("10.0.5.1").node == "n"
+    found.put({**pod, "status": {**status, "phase": "Unknown"}})
+    assert found.code(name) == "NXDOMAIN"
+    found.put(pod)
+    assert found.addresses(name) == ["10.0.5.1"]
+
+
+class Elsewhere:
+    """Others, who deny every name."""
+
+    def is_own_probe(self, question: Question) -> bool:
+        return False
+
+    async def look_up(self, question: Question) -> Message:
+        return Message(Rcode.NXDOMAIN)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "code"),
+    [
+        ("in-addr.arpa", "A", "NODATA"),
+        ("9.9.9.10.in-addr.arpa", "SOA", "NODATA"),
+        ("9.10.in-addr.arpa", "SOA", "NODATA"),
+        ("ns.dns.ip6.arpa", "A", "NODATA"),
+        ("ns.dns.ip6.arpa", "PTR", "forwarded"),
+        ("ns.dns.cluster.local", "MX", "NODATA"),
+        ("ns.dns.cluster.local", "PTR", "NXDOMAIN"),
+        ("9.9.9.10.in-addr.arpa", "PTR", "forwarded"),
+        ("7.0.96.10.in-addr.arpa", "TXT", "forwarded"),
+        ("ip6.arpa", "TXT", "forwarded"),
+        ("svc.in-addr.arpa", "A", "forwarded"),
+    ],
+)
+def test_whose_a_reverse_domain_is(name: str, kind: str, code: str) -> None:
+    """Below a reverse domain only SOA and our own name are ours without an address."""
+    found = Names(forwards=Elsewhere())
+    found.put(namespace("shop"), service("web", clusterIP="10.96.0.7", ports=[port("http", 80)]))
+    answer = found.ask(name, kind)
+    if code == "forwarded":
+        assert answer.rcode() == dns.rcode.NXDOMAIN
+        assert not answer.flags & dns.flags.AA
+    else:
+        assert code_of(answer) == code
+
+
+def test_an_address_that_a_slice_lists_twice_is_in_the_zone_told_last() -> None:
+    """As for CoreDNS, which keeps one zone for each address of a slice."""
+    found = names()
+    rows = [endpoint("10.0.6.1", zone="a"), endpoint("10.0.6.1", zone="b", hostname="x")]
+    found.put(headless("twice"), pieces("twice", rows))
+    assert found.code(f"a.pin._zone.twice.{SVC}") == "NODATA"
+    assert found.addresses(f"b.pin._zone.twice.{SVC}") == ["10.0.6.1"]
+
+
+def test_what_answers_are_not_made_from_drops_none() -> None:
+    """An annotation of a slice or a status of a Service leaves what is kept alone."""
+    found = names()
+    web = service("new", clusterIP="10.96.0.8", ports=[port("http", 80)])
+    piece = pieces("db", [endpoint("10.0.1.1")], ports=[port("sql", 5432)])
+    found.put(web, piece)
+    for name in (f"db.{SVC}", f"new.{SVC}"):
+        found.ask(name)
+    kept, dropped = len(found.responder.kept.table), found.responder.kept.dropped
+    note = {"endpoints.kubernetes.io/last-change-trigger-time": "2026-01-01T00:00:00Z"}
+    found.put({**piece, "metadata": {**piece["metadata"], "annotations": note}})
+    found.put({**web, "status": {"conditions": [{"type": "zonewise.io/Hints", "status": "True"}]}})
+    assert (len(found.responder.kept.table), found.responder.kept.dropped) == (kept, dropped)
+    found.remove("EndpointSlice", "db-ipv4", "shop")
+    found.remove("EndpointSlice", "db-ipv6", "shop")
+    assert found.code(f"db.{SVC}") == "NXDOMAIN"

@@ -199,6 +199,21 @@ def _parts(data: bytes, size: int) -> list[bytes]:
     return [data[at : at + size] for at in range(0, len(data), size)]
 
 
+async def test_what_is_no_question_ends_no_stream() -> None:
+    """An answer and a packet without a header get silence; the next question is answered."""
+    query = dns.message.make_query(WEB, "A")
+    answer = dns.message.make_response(query).to_wire()
+    async with serving(names()) as number:
+        reader, writer = await asyncio.open_connection("127.0.0.1", number)
+        for message in (answer, b"", b"short", query.to_wire()):
+            writer.write(len(message).to_bytes(2, "big") + message)
+        length = int.from_bytes(await reader.readexactly(2), "big")
+        told = dns.message.from_wire(await reader.readexactly(length))
+        assert texts(told) == ["10.96.0.7"]
+        writer.close()
+        await writer.wait_closed()
+
+
 async def test_what_was_cut_off_comes_over_a_stream() -> None:
     """A client that gets TC asks over TCP and gets everything."""
     async with serving(names()) as number:

@@ -14,7 +14,15 @@ import msgspec
 import pytest
 from tests.embedded.virtual_cluster import EPOCH, MEMORY, until
 
-from zonewise.api import CSINode, Node, PersistentVolume, PersistentVolumeClaim, Pod, StatefulSet
+from zonewise.api import (
+    CSINode,
+    Event,
+    Node,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    Pod,
+    StatefulSet,
+)
 from zonewise.api.objects.pod_state import ready
 from zonewise.api.objects.snapshots import VolumeSnapshot, VolumeSnapshotContent
 from zonewise.components.kubelet import DUAL_STACK
@@ -140,6 +148,29 @@ def path(folder: Path, pod: Pod) -> Path:
 async def all_ready(cluster: EmbeddedCluster) -> None:
     """Wait for the whole set."""
     await until(lambda: len(pods(cluster)) == 3)
+
+
+async def test_a_pod_whose_volume_cannot_be_taken_away_waits_and_says_why(folder: Path) -> None:
+    """It ends soon after whatever was in the way is gone; nothing of somebody else is removed."""
+    async with living(folder) as cluster:
+        await all_ready(cluster)
+        pod = pods(cluster)["db-0"]
+        link = path(folder, pod)
+        data = link.readlink()
+        link.unlink()
+        link.symlink_to(folder / "elsewhere")
+        await cluster.client.delete(Pod, "db-0", "default")
+        events = cluster.components.cache.store(Event)
+        await until(lambda: any(one.reason == "FailedUnMount" for one in events))
+        store = cluster.components.cache.store(Pod)
+        found = store.get(("default", "db-0"))
+        assert found is not None and found.metadata.uid == pod.metadata.uid
+        assert link.readlink() == folder / "elsewhere"
+        link.unlink()
+        link.symlink_to(data)
+        began = asyncio.get_running_loop().time()
+        await until(lambda: "db-0" in pods(cluster))
+        assert asyncio.get_running_loop().time() - began < 60
 
 
 async def test_volumes_sit_in_their_pods_zones_and_data_follows_the_pod(folder: Path) -> None:

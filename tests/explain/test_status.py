@@ -126,3 +126,12 @@ def test_tables_are_plain_text_in_a_file() -> None:
         "n/head      headless          0        –           –",
         "and 1 more",
     ]
+
+
+def test_a_narrow_terminal_still_shows_the_numbers() -> None:
+    """Names are cut on forty columns, numbers are not."""
+    console = Console(width=40, color_system=None, force_terminal=False)
+    with console.capture() as captured:
+        console.print(service_table(page()))
+    rows = captured.get().splitlines()[1:]
+    assert [row.split()[-3:] for row in rows] == [["0", "–", "–"], ["1", "75%", "10%"]]

@@ -112,6 +112,21 @@ def test_what_happens_if_nobody_answers(budgets: str, policies: dict[str, str]) 
         assert (never["operator"], never["values"]) == ("NotIn", ["zonewise", "kube-system"])
 
 
+@pytest.mark.parametrize(
+    ("budgets", "seconds"),
+    [
+        ("enforce", {"/evictions": 15, "/deletions": 30, "/replicasets": 15}),
+        ("observe", {"/evictions": 5, "/deletions": 5}),
+    ],
+)
+def test_how_long_an_answer_is_waited_for(budgets: str, seconds: dict[str, int]) -> None:
+    """Deletions, which pass without an answer, are given the most there is; nobody waits long for
+    who only observes.
+    """
+    found = {path: hook for path, hook in hooks(budgets).items() if path != "/services"}
+    assert {path: hook["timeoutSeconds"] for path, hook in found.items()} == seconds
+
+
 def test_a_gate_has_room_for_every_pod() -> None:
     """Who keeps budgets knows all pods: 415 MB were measured for 50,000."""
 

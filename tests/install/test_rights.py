@@ -39,7 +39,7 @@ from zonewise.runtime.client.watch import WatchOptions
 from zonewise.runtime.controller.components import ComponentContext
 from zonewise.runtime.controller.recorder import Recorder
 from zonewise.runtime.election.election import Election
-from zonewise.runtime.webhook.certificates import Certificates, Configuration
+from zonewise.runtime.webhook.certificates import Certificates, ConfigurationKind
 from zonewise.webhook import HintInjection
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
@@ -149,7 +149,7 @@ async def life(cluster: VirtualCluster, transport: Watched, choice: Choice) -> N
     )
     locators = LocatorsController(client=client, cache=cache, rng=rng)
     HintInjection(cache)
-    configurations: list[tuple[Configuration, str]] = [(ValidatingWebhookConfiguration, NAME)]
+    configurations: list[tuple[ConfigurationKind, str]] = [(ValidatingWebhookConfiguration, NAME)]
     if choice == "adopt":
         configurations.append((MutatingWebhookConfiguration, NAME))
     certificates = Certificates(

@@ -25,7 +25,7 @@ from zonewise.api.objects.admissionregistration import (
     ValidatingWebhookConfiguration,
 )
 from zonewise.install import Installation, manifests
-from zonewise.install.wanted import Budgets, Role
+from zonewise.install.wanted import BudgetsMode, Role
 from zonewise.runtime.cache.cache import Cache
 from zonewise.runtime.client.client import Client
 from zonewise.runtime.client.transport import HttpsTransport
@@ -45,7 +45,7 @@ class Installed:
     client: Client
     namespace: str
     role: Role = "adopt"
-    budgets: Budgets = "off"
+    budgets: BudgetsMode = "off"
     programs: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     @property

@@ -45,6 +45,7 @@ PLACES = {
 }
 WIDE = {"Node": "v1", "PriorityClass": "scheduling.k8s.io/v1"}
 OWNED = ("DaemonSet", "Deployment", "Job", "PodDisruptionBudget", "ReplicaSet", "StatefulSet")
+BEGUN = ("NewReplicaSetCreated", "ReplicaSetUpdated")
 TIMES = ("lastTransitionTime", "lastUpdateTime", "startTime", "completionTime", "disruptedPods")
 
 
@@ -386,6 +387,19 @@ def _state(pod: Pod) -> str:
     return pod.status.phase.lower()
 
 
+def _said(condition: Obj) -> list[str]:
+    """Status, reason and message of a condition.
+
+    Whether a Deployment that has begun a rollout says that its new ReplicaSet was created or that
+    it progresses is a matter of speed: the real controller says the second if it wrote its status
+    between the creation and the first pod, and a conflict can keep it from that.
+    """
+    reason = condition.get("reason", "")
+    if condition["type"] == "Progressing" and reason in BEGUN:
+        return [condition["status"], " or ".join(BEGUN), ""]
+    return [condition["status"], reason, condition.get("message", "")]
+
+
 def _plain(obj: Obj) -> Obj:
     """What is said of a workload."""
     status = {
@@ -396,10 +410,7 @@ def _plain(obj: Obj) -> Obj:
     if obj["metadata"].get("ownerReferences"):
         # How many steps a rollout took is a matter of speed.
         status.pop("observedGeneration", None)
-    status["conditions"] = {
-        one["type"]: [one["status"], one.get("reason", ""), one.get("message", "")]
-        for one in _conditions(obj)
-    }
+    status["conditions"] = {one["type"]: _said(one) for one in _conditions(obj)}
     notes = obj["metadata"].get("annotations", {})
     return {
         "replicas": obj["spec"].get("replicas"),

@@ -29,9 +29,10 @@ from zonewise.csi.node_domain import FixedDomain
 from zonewise.csi.provisioner import DriverLoops, TopologyOptions
 from zonewise.csi.registration import Registration
 from zonewise.csi.status import Code, CsiError
-from zonewise.csi.transport.client import TIMEOUT, CsiClient, SocketClient
+from zonewise.csi.transport.client import TIMEOUT, CsiClient
 from zonewise.csi.transport.methods import Answered, Asked, Method
 from zonewise.csi.transport.server import SocketServer
+from zonewise.csi.transport.socket_client import SocketClient
 from zonewise.runtime.client.client import Client
 from zonewise.runtime.client.transport import HttpsTransport
 from zonewise.runtime.config.cluster import load_config

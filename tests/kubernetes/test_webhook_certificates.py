@@ -28,7 +28,7 @@ from zonewise.api.unstructured import unstructured
 from zonewise.runtime.client.client import Client
 from zonewise.runtime.client.transport import HttpsTransport
 from zonewise.runtime.config.cluster import load_config
-from zonewise.runtime.webhook.admission import AdmissionRequest, Allowed, Answer, Denied
+from zonewise.runtime.webhook.admission import AdmissionAnswer, AdmissionRequest, Allowed, Denied
 from zonewise.runtime.webhook.certificates import Certificates, RotationTiming
 from zonewise.runtime.webhook.server import AdmissionDispatcher, WebhookLimits, WebhookServer
 from zonewise.runtime.webhook.server_context import ServerContext
@@ -45,7 +45,7 @@ ROTATIONS = 4
 NAME = "zonewise-certificates-test"
 
 
-async def label(request: AdmissionRequest) -> Answer:
+async def label(request: AdmissionRequest) -> AdmissionAnswer:
     """Adds a label, or says so only in words when nothing may be kept."""
     labels = {"zoned": "dry" if request.dry_run else "wet"}
     return Allowed(
@@ -53,7 +53,7 @@ async def label(request: AdmissionRequest) -> Answer:
     )
 
 
-async def judge(request: AdmissionRequest) -> Answer:
+async def judge(request: AdmissionRequest) -> AdmissionAnswer:
     """Refuses what is called bad."""
     if request.name == "bad":
         return Denied("bad is no name for a ConfigMap")

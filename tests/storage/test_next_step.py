@@ -23,6 +23,7 @@ from zonewise.storage import (
     compare,
     next_for_create,
     next_for_delete,
+    proven,
 )
 
 ENTRY = JournalEntry(
@@ -37,6 +38,7 @@ ENTRY = JournalEntry(
     parameters="d",
     holder="controller-1",
 )
+EVIDENT = structs.replace(ENTRY, evident=True)
 CREATED, DELETING = ENTRY.created(), ENTRY.deleting("controller-1")
 IMAGE = Image("a", ENTRY.uuid, 100)
 ASKED = StoredRequest("pvc-1", required=100, access="ext4", parameters="d")
@@ -115,6 +117,37 @@ def test_nobody_was_told_of_a_reservation() -> None:
     assert after(ENTRY, IMAGE, replace(ASKED, required=101)).step is Step.UNDO
 
 
+@pytest.mark.parametrize("holder", Holder)
+def test_a_complete_image_may_have_been_answered_for(holder: Holder) -> None:
+    """Where images tell, a reserved volume with its image is kept, whoever holds it."""
+    assert proven(EVIDENT, IMAGE)
+    assert after(EVIDENT, IMAGE, holder=holder).step is Step.FINISH
+    for asked, fits in ((replace(ASKED, required=101), True), (ASKED, False)):
+        got = after(EVIDENT, IMAGE, asked, holder, fits)
+        assert got.refusal is not None
+        assert got.refusal.code is CsiCode.ALREADY_EXISTS
+
+
+@pytest.mark.parametrize(
+    ("image", "fits", "step"),
+    [
+        (None, True, Step.MAKE),
+        (None, False, Step.UNDO),
+        (replace(IMAGE, complete=False), True, Step.REMAKE),
+        (replace(IMAGE, complete=False), False, Step.UNDO),
+        (replace(IMAGE, bytes=99), True, Step.REMAKE),
+        (replace(IMAGE, ours=False), True, Step.RENAME),
+    ],
+)
+def test_nobody_was_told_of_an_image_that_is_not_complete(
+    image: Image | None, fits: bool, step: Step
+) -> None:
+    """Where images tell, what is half made is made again or undone, unless its holder lives."""
+    assert not proven(EVIDENT, image)
+    assert after(EVIDENT, image, fits=fits).step is step
+    assert after(EVIDENT, image, fits=fits, holder=Holder.OTHER).step is Step.REFUSE
+
+
 @pytest.mark.parametrize(
     "asked", [replace(ASKED, required=0), replace(ASKED, required=1, limit=100)]
 )
@@ -159,9 +192,13 @@ class World:
     entries: dict[str, JournalEntry] = field(default_factory=dict)
     images: dict[str, Image] = field(default_factory=dict)
     drawn: int = 0
+    evident: bool = False
 
     def create(self, asked: StoredRequest, pool: str, domains: set[str]) -> Iterator[str]:
-        """Create as the steps say; yields before every write, and the uuid at last."""
+        """Create as the steps say; yields before every write, and the uuid at last.
+
+        Where images tell, the answer comes before the last write.
+        """
         while True:
             entry = self.entries.get(asked.name)
             image = self.images.get(entry.uuid) if entry else None
@@ -170,6 +207,7 @@ class World:
             if got.step is Step.RESERVE:
                 self.drawn += 1
                 made = structs.replace(ENTRY, uuid=uuid_of(self.drawn), name=asked.name, pool=pool)
+                made = structs.replace(made, evident=self.evident)
                 yield ""
                 self.entries[asked.name] = made
             elif entry is None:
@@ -179,6 +217,8 @@ class World:
                 self.images[entry.uuid] = Image(entry.pool, entry.uuid, 100, complete=False)
                 yield ""
                 self.images[entry.uuid] = Image(entry.pool, entry.uuid, 100)
+                if self.evident:
+                    yield entry.uuid
             elif got.step is Step.FINISH:
                 yield ""
                 self.entries[asked.name] = entry.created()
@@ -243,3 +283,35 @@ def test_killed_anywhere(seed: int) -> None:
             pass
     assert world.entries == {}
     assert not any(image.ours for image in world.images.values())
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_what_was_answered_stays(seed: int) -> None:
+    """Where images tell, killed before any write: a name keeps the id that a caller was told."""
+    rng = random.Random(seed)
+    world = World(evident=True)
+    told: dict[str, str] = {}
+    for _ in range(40):
+        name = rng.choice(["pvc-1", "pvc-2"])
+        asked = StoredRequest(name, required=100, access="ext4", parameters="d")
+        pool = rng.choice("abc")
+        domains = {pool, *rng.sample("abc", 1)}
+        if name in told and world.entries[name].pool not in domains:
+            entry = world.entries[name]
+            got = after(entry, world.images[entry.uuid], asked, fits=False)
+            assert got.refusal is not None
+            assert got.refusal.code is CsiCode.ALREADY_EXISTS
+            continue
+        if name in told and rng.random() < 0.2:
+            for _ in world.delete(name):
+                pass
+            del told[name]
+            continue
+        for _, answer in zip(
+            range(rng.randint(1, 8)), world.create(asked, pool, domains), strict=False
+        ):
+            if answer:
+                assert told.setdefault(name, answer) == answer
+    for name, uuid in told.items():
+        assert world.entries[name].uuid == uuid
+        assert world.images[uuid].complete

@@ -345,6 +345,28 @@ def test_free_space() -> None:
     assert free_space(pools, term(zone="new"), LABELS) == FreeSpace(0, 0)
 
 
+def test_free_space_counts_what_can_be_used_from_everywhere() -> None:
+    """A class whose volumes are usable from everywhere has the same room in every domain."""
+    pools = [*ZONES, pool("x", alive=False, zone="x")]
+    everywhere = FreeSpace(30 * GI, 10 * GI)
+    for zone in "abx":
+        assert free_space(pools, term(zone=zone), LABELS, PlacementPolicy.BALANCED) == everywhere
+    default = free_space(ZONES[:1], B, LABELS, PlacementPolicy.DEFAULT_POOL)
+    assert default == FreeSpace(10 * GI, 10 * GI)
+    assert free_space(pools, B, LABELS, PlacementPolicy.PREFERRED) == default
+
+
+def test_a_repeated_request_finds_what_its_own_preference_placed() -> None:
+    """A preferred term inside of a requisite one places a volume, and so it still fits."""
+    asked = AccessibilityRequirement((term(zone="b"),), (term(region="r1", zone="b"),))
+    found = place(
+        PlacementRequest(GI, asked), [pool("b", region="r1", zone="b"), pool("c", zone="c")], LABELS
+    )
+    assert found.pool is not None and found.accessible
+    assert still_fits(asked, found.pool.segments, LABELS)
+    assert not still_fits(asked, {"zone": "c"}, LABELS)
+
+
 CASES = st.integers(10_000, 10**9).map(drawn_case)
 
 

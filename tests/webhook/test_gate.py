@@ -13,8 +13,14 @@ from tests.embedded.virtual_cluster import EPOCH
 
 from zonewise.api import DisruptionLedger, Pod, ReplicaSet, StatefulSet, convert
 from zonewise.runtime.cache.cache import Cache
-from zonewise.runtime.webhook.admission import AdmissionRequest, Allowed, Answer, Denied, decode
-from zonewise.webhook.gate import ALL_IN_ONE, AUDIT, BUSY, DisruptionGate, Mode
+from zonewise.runtime.webhook.admission import (
+    AdmissionAnswer,
+    AdmissionRequest,
+    Allowed,
+    Denied,
+    decode,
+)
+from zonewise.webhook.gate import ALL_IN_ONE, AUDIT, BUSY, DisruptionGate, GateMode
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
 
@@ -28,7 +34,7 @@ TEMPLATE = {
 class Asked:
     """A gate over the field's server, and what it counted."""
 
-    def __init__(self, town: Field, mode: Mode) -> None:
+    def __init__(self, town: Field, mode: GateMode) -> None:
         self.verdicts: Counter[tuple[str, bool]] = Counter()
         loop = asyncio.get_running_loop()
         self.town = town
@@ -40,7 +46,7 @@ class Asked:
             observe=lambda code, charged: self.verdicts.update([(code, charged)]),
         )
 
-    async def evict(self, name: str, *, dry_run: str = "") -> Answer:
+    async def evict(self, name: str, *, dry_run: str = "") -> AdmissionAnswer:
         """Somebody wants to evict a pod; a dry run is said in the query or in the body."""
         eviction: dict[str, Any] = {"metadata": {"name": name, "namespace": NS}}
         if dry_run == "body":
@@ -48,7 +54,7 @@ class Asked:
         said = {"name": name, "operation": "CREATE", "object": eviction}
         return await self.gate.eviction(request(**said, dryRun=dry_run == "query"))
 
-    async def delete(self, name: str, user: str) -> Answer:
+    async def delete(self, name: str, user: str) -> AdmissionAnswer:
         """A controller wants to delete a pod."""
         path = f"/api/v1/namespaces/{NS}/pods/{name}"
         pod = (await self.town.client.raw("GET", path)).json()
@@ -113,6 +119,32 @@ async def test_a_dry_run_writes_nothing(said: str) -> None:
         assert await asked.ledger() == ["web-1"]
 
 
+async def test_what_a_deletion_brings_is_counted_before_the_watch_tells_it() -> None:
+    """A pod that lost its readiness goes freely, and is not healthy for the next one's sake; news
+    from before that change nothing, later ones do.
+    """
+    async with field(3, *"aaa") as town:
+        await town.budget(maxUnavailable=1)
+        asked = Asked(town, "enforce")
+        await asyncio.sleep(5)
+        pod = (await town.client.raw("GET", f"/api/v1/namespaces/{NS}/pods/web-1")).json()
+        version = int(pod["metadata"]["resourceVersion"])
+        known, later = (
+            convert(Pod, pod | {"metadata": pod["metadata"] | {"resourceVersion": str(at)}})
+            for at in (version, version + 1001)
+        )
+        for condition in pod["status"]["conditions"]:
+            condition["status"] = "False"
+        pod["metadata"]["resourceVersion"] = str(version + 1000)
+        said = {"name": "web-1", "operation": "DELETE", "oldObject": pod}
+        user = {"username": "replicaset-controller"}
+        assert isinstance(await asked.gate.deletion(request(**said, userInfo=user)), Allowed)
+        asked.gate.budgets_cache.pod_changed(known, known)
+        assert isinstance(await asked.delete("web-2", "replicaset-controller"), Denied)
+        asked.gate.budgets_cache.pod_changed(known, later)
+        assert isinstance(await asked.delete("web-2", "replicaset-controller"), Allowed)
+
+
 async def test_a_refusal_reads_nothing() -> None:
     """A refused eviction is answered from memory: 429, a cause for its budget, no request."""
     async with field(3, *"abc") as town:
@@ -152,7 +184,7 @@ async def test_a_pod_is_read_if_its_name_may_be_anothers(
 
 
 @pytest.mark.parametrize("mode", ["enforce", "observe"])
-async def test_who_does_not_know_the_cluster_yet(mode: Mode) -> None:
+async def test_who_does_not_know_the_cluster_yet(mode: GateMode) -> None:
     """Before its stores are complete a gate refuses whatever it is asked, with 429; one that only
     observes lets pass, then as when it is too busy.
     """

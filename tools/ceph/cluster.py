@@ -126,7 +126,7 @@ class CephCluster:
         self._pools()
         if files:
             self._files()
-        self.wait("df", self._counted)
+        self.wait("df", self.counted)
 
     def stop(self) -> None:
         """End every process that was started here."""
@@ -279,7 +279,7 @@ class CephCluster:
         self.wait("mds", lambda: "up:active" in json.dumps(self.command("fs dump")))
         self.wait("subvolumes", self._manages)
 
-    def _counted(self) -> bool:
+    def counted(self) -> bool:
         """Whether every pool has been measured; before that Ceph says it has no room."""
         measured = self.command("df")["pools"]
         known = self.command("osd pool ls")

@@ -36,6 +36,7 @@ _PODS = (
     ("failed", "x1", "10.1.8.3", "Failed"),
     ("waiting", "x1", "10.1.8.4", "Pending"),
     ("six", "x1", "fd00::8:5", "Running"),
+    ("lost", "x1", "10.1.8.6", "Unknown"),
 )
 
 
@@ -64,6 +65,8 @@ def services() -> Iterator[tuple[str, str, Obj, list[Obj]]]:
     yield "x2", "asleep", peers, [_part([{**_end("10.2.5.1"), "conditions": {"ready": False}}])]
     told = {**_end("10.2.6.1"), "conditions": {"ready": True, "terminating": True}}
     yield "x2", "told", headless, [_part([told])]
+    moved = [_end("10.2.7.1", zone="zone-a"), _end("10.2.7.1", zone="b.a", hostname="again")]
+    yield "x2", "moved", headless, [_part(moved)]
     liar = [_end("10.2.8.1", hostname="10-2-8-2"), _end("10.2.8.2")]
     yield "x2", "liar", headless, [_part(liar)]
     for name, target in _ALIASES.items():
@@ -105,17 +108,19 @@ def questions(domain: str) -> Iterator[tuple[str, str]]:
                 yield f"_http._tcp.{label}.{base}", "SRV"
             for address in end["addresses"]:
                 reverse = ipaddress.ip_address(address).reverse_pointer
-                yield from ((reverse, kind) for kind in ("PTR", "A", "TXT"))
+                yield from ((reverse, kind) for kind in ("PTR", "A", "TXT", "SOA"))
                 yield reverse.upper(), "PTR"
     for space in SPACES:
         for tree in ("svc", "pod", "other"):
             yield from ((f"{space}.{tree}.{domain}", kind) for kind in _TYPES)
     numbers = ("10-1-8-1", "10-1-8-2", "10-1-8-3", "10-1-8-4", "fd00--8-5", "FD00--8-5", "10-1-8")
-    for label in (*numbers, "010-1-8-1", "10-1-8-256", "--1", "plain", "10.1.8.1"):
+    for label in (*numbers, "10-1-8-6", "010-1-8-1", "10-1-8-256", "--1", "plain", "10.1.8.1"):
         for space in ("x1", "x2", "svc"):
             yield from ((f"{label}.{space}.pod.{domain}", kind) for kind in ("A", "AAAA", "SRV"))
     for name in ("10", "3.96.10", "5.1.3.96.10", "300.3.96.10", "01.3.96.10", "x.3.96.10"):
         yield from ((f"{name}.in-addr.arpa", kind) for kind in ("PTR", "A", "TXT"))
+    for name in (f"ns.dns.{domain}", "ns.dns.in-addr.arpa", "in-addr.arpa", "ip6.arpa"):
+        yield from ((name, kind) for kind in ("TXT", "PTR", "SRV", "SOA", "MX"))
     for name in ("DNS-Version", "x.dns-version", "dns", "a.ns.dns", "svc.svc.svc", "*", "*.svc"):
         yield from ((f"{name}.{domain}", kind) for kind in ("A", "TXT", "SRV", "SOA"))
 

@@ -1,10 +1,9 @@
 """``zonewise controller``: keeps EndpointSlices, or the hints on them, and PodLocators.
 
-Several replicas may run; one leads. Followers keep their stores filled, so the next leader begins
-to write as soon as it holds the lease. Every write asks the lease's deadline before it is sent. A
-leader that loses its lease ends with an error, and whoever runs it starts it again as a follower:
-nothing of what it knew as a leader survives. Told to stop, it finishes what it is writing and gives
-the lease back.
+Several replicas may run; one leads. Followers keep their stores filled, so the next leader starts
+to write as soon as it holds the lease. Every write checks the lease's deadline before it is sent. A
+leader that loses its lease exits with an error, and is restarted as a follower: none of its state
+as a leader survives. On shutdown it finishes what it is writing and releases the lease.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from zonewise.cli.program.options import Options, parse_duration
 
 if TYPE_CHECKING:
     from zonewise.controllers import HintsSettings, LocatorsSettings
-    from zonewise.install.wanted import Budgets
+    from zonewise.install.wanted import BudgetsMode
     from zonewise.runtime.cache.cache import Cache
     from zonewise.runtime.election.election import Election, LeaseTiming
     from zonewise.runtime.process.process import Process
@@ -86,6 +85,7 @@ def _seconds(ctx: click.Context, param: click.Parameter, value: str) -> float:
 )
 @click.option(
     "--metrics-listen",
+    metavar="ADDRESS:PORT",
     default="127.0.0.1:9464",
     help="Where to serve metrics and health.  [default: 127.0.0.1:9464]",
 )
@@ -104,7 +104,7 @@ def command(
     options: Options,
     rollout: Rollout,
     deciding: Deciding,
-    budgets: Budgets,
+    budgets: BudgetsMode,
     endpoints_per_slice: int,
     batch: float,
     locator_labels: str | None,
@@ -192,7 +192,7 @@ async def _serve(
     options: Options,
     settings: HintsSettings,
     locator_settings: LocatorsSettings,
-    budgets: Budgets,
+    budgets: BudgetsMode,
     timing: LeaseTiming,
     *,
     rate: tuple[float, int],
@@ -313,7 +313,7 @@ async def _settle(cache: Cache) -> None:
 async def _until(
     process: Process, work: asyncio.Task[None], election: Election, *, stop: Callable[[], None]
 ) -> None:
-    """Work until told to stop; then finish what is being written, or just leave as a follower."""
+    """Work until stopped; then finish what is being written, or just exit as a follower."""
     stopping = asyncio.create_task(process.stopping.wait())
     try:
         await asyncio.wait([work, stopping], return_when=asyncio.FIRST_COMPLETED)

@@ -1,13 +1,14 @@
 """``zonewise csi``: a CSI driver behind a unix socket, and ``zonewise csi check``.
 
 One process serves all three services, for the controller's place and for every node. It is ready
-for calls when it listens; whether it knows its node's domain is what Probe answers. Told to stop,
-it finishes the calls that have begun.
+for calls when it listens; Probe answers whether its node's domain is known. On shutdown it finishes
+the calls that have begun.
 """
 
 from __future__ import annotations
 
 from contextlib import AsyncExitStack
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -56,13 +57,19 @@ DATA = "/var/lib/zonewise/csi"
     metavar="|".join(BACKENDS),
     help="Where volumes are kept.  [default: embedded]",
 )
-@click.option("--config", metavar="FILE", type=click.Path(), help="Pools; read again on change.")
+@click.option(
+    "--config",
+    metavar="FILE",
+    type=click.Path(),
+    help="Pools, clusters of Ceph, takeovers; read again on change.",
+)
 @click.option(
     "--data",
     metavar="DIR",
     type=click.Path(),
     default=DATA,
-    help=f"Where the embedded backend keeps volumes and journal.  [default: {DATA}]",
+    help="Where the embedded backend keeps volumes and journal; with Ceph, where images are shown."
+    f"  [default: {DATA}]",
 )
 @click.option(
     "--domain-labels",
@@ -99,12 +106,12 @@ DATA = "/var/lib/zonewise/csi"
 @click.option(
     "--lease-namespace",
     metavar="NAME",
-    help="Where the lease and the status of --takeover-controller are.  [default: the pod's]",
+    help="With --takeover-controller: where its lease and status are.  [default: the pod's]",
 )
 @click.option(
     "--metrics-listen",
-    metavar="ADDRESS",
-    help="Where to serve metrics and health.  [default: nowhere]",
+    metavar="ADDRESS:PORT",
+    help="With --takeover-controller: where to serve metrics and health.  [default: nowhere]",
 )
 @output_option("table", "json", "yaml")
 @click.pass_obj
@@ -189,7 +196,6 @@ def _serve(
     advertise: bool,
     leading: Leading | None,
 ) -> int:
-    from zonewise.csi.config_file import ConfigFile
     from zonewise.csi.driver import Threads, open_driver
     from zonewise.csi.transport.server import SocketServer, socket_path
     from zonewise.runtime.process.logs import configure, logger
@@ -200,8 +206,7 @@ def _serve(
     configure(verbosity=options.verbose, format=options.log_format)
     path = socket_path(endpoint)
     told = parse_domain(domain, labels) if orchestrator == "none" else {}
-    file = ConfigFile(config, labels, may_come=backend == "embedded")
-    data = _opened(backend, folder, file)
+    data, file = _opened(backend, folder, config, labels, may_come=backend == "embedded")
 
     async def main(process: Process) -> None:
         async with AsyncExitStack() as stack:
@@ -217,7 +222,7 @@ def _serve(
                 worker=threads,
                 advertise_takeover=advertise,
             )
-            file.on_change(data.backend.prepare)
+            file.on_change(data.prepare)
             server = SocketServer(driver.calls, path)
             await server.start()
             try:
@@ -266,51 +271,48 @@ async def _place(
     return found
 
 
-def _opened(backend: str, folder: Path, file: ConfigFile) -> DriverStorage:
+def _opened(
+    backend: str, folder: Path, config: Path, labels: DomainLabels, *, may_come: bool = False
+) -> tuple[DriverStorage, ConfigFile]:
+    from zonewise.csi.config_file import ConfigFile, require_clusters, require_keys
     from zonewise.csi.driver import open_data
     from zonewise.runtime.process.logs import logger
 
     if backend == "embedded":
+        file = ConfigFile(config, labels, may_come=may_come)
         data = open_data(folder)
         if not data.pools.privileged:
             logger("csi").warning("without root volumes are folders; block, ext4 and xfs need root")
-        return data
-    if (found := len(file.current.clusters)) != 1:
-        raise ConfigError(
-            f"--backend {backend} needs one Ceph cluster in clusters of --config, not {found}"
-        )
+        return data, file
+    file = ConfigFile(config, labels, check=partial(require_clusters, backend))
+    require_keys(file.current)
     try:
-        from zonewise.csi.backends.ceph.storage import open_ceph, open_ceph_files
+        from zonewise.csi.backends.ceph.clusters import open_ceph, open_ceph_files
     except ImportError:
         raise ConfigError(
             f"--backend {backend} needs Ceph's Python modules; install python3-rados and"
             " python3-rbd, and use the Python they were built for"
         ) from None
     opened = open_ceph_files if backend == "ceph-fs" else open_ceph
-    return opened(folder, file.current)
+    return opened(folder, file.current), file
 
 
 def _check(backend: str, config: Path, folder: Path, output: str | None) -> int:
     from zonewise.cli.program.screen import rendered
-    from zonewise.csi.check import check
-    from zonewise.csi.config_file import ConfigFile
+    from zonewise.csi.check import check_all
     from zonewise.csi.status import CsiError
     from zonewise.storage.domains import DomainLabels
     from zonewise.storage.errors import StorageError
 
-    file = ConfigFile(config, DomainLabels(DRIVER))
     if backend == "embedded" and not folder.is_dir():
         raise ConfigError(f"--data {folder} is not there; give the folder of the driver")
-    data = _opened(backend, folder, file)
+    data, file = _opened(backend, folder, config, DomainLabels(DRIVER))
     try:
-        report, agrees = check(data.journal, data.backend)
-        more = data.findings(file.current)
+        report, agrees = check_all(data, file.current)
     except (CsiError, StorageError) as error:
         raise ConfigError(f"the cluster cannot be asked: {error}") from None
     finally:
         data.close()
-    report |= more
-    agrees = agrees and not more.get("affinity") and not more.get("pools")
     if output in ("json", "yaml"):
         click.echo(rendered(report, output))
     else:

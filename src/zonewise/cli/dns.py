@@ -1,8 +1,8 @@
-"""``zonewise dns``: the names of a cluster, answered near to who asks.
+"""``zonewise dns``: the names of a cluster, answered by the client's place.
 
-One process, one event loop; several replicas share the work and know nothing of each other. It is
-ready after the first complete lists. Told to stop, it says so to ``/readyz``, goes on answering for
-``--lameduck`` so that nobody is sent to it any more, and ends.
+One process, one event loop; several replicas share the work without coordination. It is ready after
+the first complete lists. On shutdown ``/readyz`` fails, it keeps answering for ``--lameduck`` until
+no client is sent to it any more, and exits.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from zonewise.cli.program.options import Options, duration_option
 
 if TYPE_CHECKING:
     from zonewise.dns import DnsServer, DnsSettings
-    from zonewise.dns.subnet import Network
+    from zonewise.dns.subnet import IPNetwork
     from zonewise.dns.upstream import Upstream
     from zonewise.runtime.client.client import Client
     from zonewise.runtime.process.process import Process
@@ -159,7 +159,7 @@ def _domain(text: str, flag: str) -> bytes:
     return found
 
 
-def _network(text: str) -> Network:
+def _network(text: str) -> IPNetwork:
     try:
         return ipaddress.ip_network(text.strip())
     except ValueError:
@@ -193,17 +193,17 @@ async def _serve(
 ) -> None:
     from zonewise.api.objects.locator import PodLocator
     from zonewise.cli.program.connection import connected
-    from zonewise.dns import DnsServer
+    from zonewise.dns import WATCHES, DnsServer
     from zonewise.runtime import Cache, Health, Metrics, Monitor
     from zonewise.topology.locators import LabelMaps
     from zonewise.topology.podlocators import sharing
 
     maps = LabelMaps()
     async with connected(options) as client:
-        cache = Cache(client, transforms={PodLocator: sharing(maps)})
+        cache = Cache(client, options=WATCHES, transforms={PodLocator: sharing(maps)})
         server = DnsServer(settings, cache, maps=maps)
-        # No watch is a reason to restart: without an API server the names that are known stay true,
-        # and a new process would know none.
+        # No watch is a reason to restart: without an API server the known names stay valid, and a
+        # new process would have none.
         metrics, health = Metrics(), Health()
         metrics.watches(lambda: cache.stats)
         health.add_ready("names", server.problem)

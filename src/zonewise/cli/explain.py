@@ -1,4 +1,4 @@
-"""``zonewise explain``: why a Service has its hints, whom a budget lets go, where a volume is.
+"""``zonewise explain``: why a Service has its hints, what a budget allows, where a volume is.
 
 From a cluster or from a dump.
 """
@@ -48,7 +48,7 @@ _VOLUMES = {"volume": "volume", "pv": "volume", "pvc": "pvc"}
 )
 @click.argument("name", required=False)
 @click.option(
-    "--client", metavar="NAMESPACE/POD", help="For a name: who asks, a pod or an address."
+    "--client", metavar="NAMESPACE/POD", help="For a name: the client, a pod or an address."
 )
 @click.option(
     "--cluster-domain",
@@ -72,7 +72,7 @@ def command(
     files: tuple[str, ...],
     output: str | None,
 ) -> int:
-    """Tell why traffic to a Service stays in its zone, what budgets allow, or what a name means.
+    """Tell why traffic stays in its zone, what budgets allow, what names mean, where volumes are.
 
     WHAT is service, services, budget, budgets, pod, pods, name, volume or pvc.
 
@@ -171,7 +171,7 @@ def _cluster(snapshot: Snapshot, settings: ReportSettings) -> ReportedCluster:
         nodes=snapshot.all(node),
         services=snapshot.all(service),
         slices=snapshot.all(part),
-        pods=readable(snapshot, pod) or (),  # slices stand for pods that we may not see
+        pods=readable(snapshot, pod) or (),  # slices replace pods that we may not read
         settings=settings,
     )
 

@@ -17,7 +17,7 @@ from zonewise.cli.program.hint_options import Deciding, Rollout, decision_option
 from zonewise.cli.program.options import Options
 
 if TYPE_CHECKING:
-    from zonewise.install.wanted import Budgets
+    from zonewise.install.wanted import BudgetsMode
 
 API_SERVER = "10.0.0.1:6443"
 
@@ -119,7 +119,7 @@ def command(
     options: Options,
     rollout: Rollout,
     deciding: Deciding,
-    budgets: Budgets,
+    budgets: BudgetsMode,
     gated_users: tuple[str, ...],
     image: str | None,
     replicas: int,
@@ -136,9 +136,10 @@ def command(
 ) -> None:
     """Print everything that runs Zonewise on a cluster: apply it, or delete it again.
 
-    Without --endpointslices nothing is changed but conditions and events on Services. 'own' needs a
-    controller manager that was started with --controllers=*,-endpointslice-controller. -n is the
-    namespace to install into; it is made. See docs/install.md.
+    Without --endpointslices and --budgets nothing is written but conditions and events on Services,
+    and PodLocators. 'own' needs a controller manager that was started with
+    --controllers=*,-endpointslice-controller. -n is the namespace to install into; it is made. See
+    docs/install.md.
     """
     import yaml
 
@@ -162,7 +163,9 @@ def command(
         raise click.UsageError("--proxy and --csi are installed one after the other; leave out one")
     _refuse_dropped(click.get_current_context(), proxy=proxy, csi=csi)
     if gated_users and budgets == "off":
-        raise click.UsageError("--gated-user holds nobody without --budgets, add --budgets enforce")
+        raise click.UsageError(
+            "--gated-user has no effect without --budgets; add --budgets enforce"
+        )
     if image is not None and not IMAGE.fullmatch(image):
         raise click.UsageError(
             f"--image {image[:100]!r} is not the name of an image, write it like"
@@ -182,7 +185,9 @@ def command(
 
         monitors = tuple(one.strip() for one in (ceph_monitors or "").split(",") if one.strip())
         if bool(monitors) != ((backend or EMBEDDED) != EMBEDDED):
-            raise click.UsageError("a backend on Ceph needs --ceph-monitors, and only such a one")
+            raise click.UsageError(
+                "--ceph-monitors belongs to --backend ceph-rbd and ceph-fs, which need it"
+            )
         driver = WantedCsi(
             image=image or f"zonewise:{own}",
             version=own,

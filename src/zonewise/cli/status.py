@@ -18,6 +18,7 @@ import click
 from zonewise.cli.program import interrupts
 from zonewise.cli.program.command import Command
 from zonewise.cli.program.options import Options, output_option, without_namespace
+from zonewise.cli.program.screen import console, is_plain, rendered
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -38,7 +39,7 @@ _PAUSE = 1.0
     ),
 )
 @click.option("-w", "--watch", is_flag=True, help="Show it again whenever it changes.")
-@output_option("json", "yaml")
+@output_option("table", "json", "yaml")
 @click.pass_obj
 def command(options: Options, watch: bool, output: str | None) -> None:
     """Show a cluster on one page: its zones, and how much traffic stays in its zone.
@@ -57,9 +58,8 @@ async def _once(options: Options, output: str | None) -> None:
         page = await _page(client)
         version = (await client.server_version()).git_version
     _print(page, output)
-    if output is None and EMBEDDED in version:
+    if not is_plain(output) and EMBEDDED in version:
         from zonewise.cli.local.overview import next_steps
-        from zonewise.cli.program.screen import console
 
         kubeconfig = options.kubeconfig or os.environ.get("KUBECONFIG")
         if kubeconfig:
@@ -93,11 +93,10 @@ async def _watch(options: Options, output: str | None) -> None:
     from rich.live import Live
 
     from zonewise.cli.program.connection import connected
-    from zonewise.cli.program.screen import console
 
     async with connected(options) as client:
         place = console()
-        if output or not place.is_terminal:
+        if is_plain(output) or not place.is_terminal:
             async with aclosing(_pages(client)) as pages:
                 async for page in pages:
                     _print(page, output, whole=False)
@@ -141,19 +140,17 @@ async def _pages(client: Client) -> AsyncGenerator[Overview, None]:
             await asyncio.wait([following], timeout=_PAUSE)
         following.result()
     finally:
-        # Ended before the client is closed: a request after that would open a connection anew.
+        # Ended before the client is closed: a request after that would open a new connection.
         following.cancel()
         synced.cancel()
         await asyncio.gather(following, synced, return_exceptions=True)
 
 
 def _print(page: Overview, output: str | None, *, whole: bool = True) -> None:
-    from zonewise.cli.program.screen import console, rendered
-
-    if output is None:
-        console().print(_tables(page))
-    else:
+    if is_plain(output):
         click.echo(rendered(page, output, following=not whole))
+    else:
+        console().print(_tables(page))
 
 
 def _tables(page: Overview) -> Group:

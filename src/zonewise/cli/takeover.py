@@ -1,9 +1,9 @@
 """``zonewise takeover``: which domain stands in for which.
 
 The map is in the configuration of the driver, the ConfigMap ``zonewise-system/csi``, on an embedded
-cluster and on a real one alike. It is changed only if nobody changed the ConfigMap meanwhile, and
-only into one that the driver will accept. What is in force while the configuration is wrong is told
-by the controller, in the ConfigMap ``csi-takeover``.
+cluster and on a real one alike. It is changed only if the ConfigMap has not changed meanwhile, and
+only into one that the driver will accept. What is in force while the configuration is wrong is in
+the controller's ConfigMap ``csi-takeover``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 DRIVER = "csi.zonewise.io"
 NAMESPACE = "zonewise-system"
 EMPTY = '{"version": 2}'
-"""What a ConfigMap says that is still without content."""
+"""The configuration of a ConfigMap that is still empty."""
 TRIES = 5
 ACTS_WITHIN = 5.0
 """How long a controller is waited for, in seconds."""
@@ -46,12 +46,12 @@ LOOKS = 20
         "takeover status            # what is taken over, what is away from home",
         "takeover set a --by b,c    # nodes of b and c use the volumes of a",
         "takeover set a --by all    # nodes of every other domain do",
-        "takeover clear a           # give it back; nobody is evicted",
+        "takeover clear a           # give it back; no pod is evicted",
     ),
 )
 @click.argument("action", metavar="status|set|clear", type=click.Choice(["status", "set", "clear"]))
 @click.argument("domain", required=False, metavar="[DOMAIN]")
-@click.option("--by", metavar="DOMAIN,…|all", help="With 'set': who stands in for the domain.")
+@click.option("--by", metavar="DOMAIN,…|all", help="With 'set': the domains that stand in.")
 @click.option(
     "--drivername", metavar="NAME", default=DRIVER, help=f"The driver.  [default: {DRIVER}]"
 )
@@ -67,9 +67,9 @@ def command(
 ) -> int:
     """Let nodes of living domains use the volumes of one that failed, and give it back.
 
-    A takeover declares the domain dead: pods on its nodes that are not Ready make way, and whoever
-    there still has a volume is shut out of it before another node uses it. A domain that is given
-    back gets its pods back when they are started again.
+    A takeover declares the domain dead: pods on its nodes that are not Ready are removed, and a
+    node there that still uses a volume is shut out of it before another node uses it. A domain that
+    is given back gets its pods back when they are started again.
 
     Domains are called by the values of the driver's labels: zone-a, or r1/zone-a.
     """
@@ -136,7 +136,7 @@ async def _change(
             told: dict[str, Any] = {"resourceVersion": metadata.resource_version}
             marks = automatic_marks(metadata.annotations)
             if targets is not None and domain in marks:
-                # A person has it now: nobody gives it back without one.
+                # An administrator has it now: it is not given back automatically.
                 told["annotations"] = {MARK: ",".join(sorted(marks - {domain})) or None}
             body = {"metadata": told, "data": {KEY: changed}}
             try:
@@ -168,7 +168,7 @@ async def _change(
     for one in found.warnings:
         click.echo(f"warning: {one}", err=True)
     if targets is None:
-        _print_away(found.away)
+        _print_away(found)
     return 0
 
 
@@ -212,9 +212,9 @@ async def _require_driver(client: Client, driver: str) -> None:
 async def _acted(
     client: Client, namespace: str, wanted: Mapping[str, tuple[str, ...]]
 ) -> TakeoverStatus | None:
-    """What the controller tells once a map is in force, nothing if one may not look.
+    """What the controller reports once a map is in force, empty without permission to read.
 
-    None if it does not tell that soon.
+    None if it does not report that soon.
     """
     from zonewise.csi.takeover.controller import ConfigMap
     from zonewise.csi.takeover.status import STATUS, STATUS_KEY, TakeoverStatus
@@ -236,7 +236,7 @@ async def _acted(
 
 
 def _with_dead_pools(found: TakeoverStatus, told: TakeoverStatus | None) -> TakeoverStatus:
-    """What holds, with what only the controller knows of it: it has asked the storage."""
+    """What holds, with what only the controller can know: it has access to the storage."""
     from zonewise.storage.takeover import TAKEN_POOL_DEAD
 
     if told is None or told.takeover != found.takeover:
@@ -271,7 +271,7 @@ async def _told(
         configuration = parse_configuration(text, DomainLabels(driver))
     except ConfigError as error:
         last = await _kept(client, namespace)
-        return TakeoverStatus(last.takeover, str(error), last.warnings, last.away)
+        return replace(last, error=str(error))
     seen = await _seen(client, driver, configuration, given)
     found = TakeoverStatus(configuration.takeover.targets, "", seen.warnings, seen.away)
     try:
@@ -281,7 +281,7 @@ async def _told(
 
 
 async def _kept(client: Client, namespace: str) -> TakeoverStatus:
-    """What the controller told last; nothing if it never did."""
+    """What the controller reported last; empty if it never did."""
     from zonewise.csi.takeover.controller import ConfigMap
     from zonewise.csi.takeover.status import STATUS, STATUS_KEY, TakeoverStatus
 
@@ -294,7 +294,7 @@ async def _kept(client: Client, namespace: str) -> TakeoverStatus:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What a cluster shows to somebody who changes the map; nothing if one may not look."""
+    """What of a cluster is read for a change of the map; empty without permission to read."""
 
     warnings: tuple[Reason, ...] = ()
     away: tuple[Reason, ...] = ()
@@ -302,7 +302,7 @@ class _Seen:
     domains: tuple[Segments, ...] = ()
     """Of nodes, pools and volumes: nodes of a lost domain may be deleted already."""
     known: bool = False
-    """Whether nodes tell their domains."""
+    """Whether nodes have domains."""
 
 
 async def _seen(
@@ -380,11 +380,15 @@ def _print(found: TakeoverStatus, output: str | None) -> None:
         click.echo(f"{source} is taken over by {', '.join(targets)}")
     for one in found.warnings:
         click.echo(f"warning: {one}", err=True)
-    _print_away(found.away)
+    if found.further_warnings:
+        click.echo(f"warning: and {found.further_warnings} more", err=True)
+    _print_away(found)
 
 
-def _print_away(away: tuple[Reason, ...]) -> None:
-    if away:
-        click.echo(f"away from home: {len(away)}")
-        for one in away:
+def _print_away(found: TakeoverStatus) -> None:
+    if found.away:
+        click.echo(f"away from home: {len(found.away) + found.further_away}")
+        for one in found.away:
             click.echo(f"  {one.message}")
+        if found.further_away:
+            click.echo(f"  … and {found.further_away} more")

@@ -1,8 +1,8 @@
 """``zonewise up``: a cluster in one process, to try everything without Kubernetes.
 
 The API server, a scheduler, kubelets, controllers and simulated clients, over a folder. It runs
-until Ctrl-C or SIGTERM; what was acknowledged is then on the disk of ``--data``, or gone with its
-temporary folder where none was given.
+until Ctrl-C or SIGTERM; what was acknowledged is then on the disk of ``--data``, or removed with
+its temporary folder where none was given.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ def command(
     from zonewise.runtime.process.logs import configure
     from zonewise.runtime.process.process import run
 
-    # What heals by itself is worth a warning on a server, not on the terminal of a demonstration.
+    # What recovers by itself is worth a warning on a server, not on the terminal of a demo.
     configure(verbosity=options.verbose or -1, format=options.log_format)
     host, port = _place(listen)
     shape = {"--zones": zones, "--nodes-per-zone": nodes_per_zone, "--cpu": cpu}
@@ -196,8 +196,8 @@ def command(
             await run_cluster(process, plan, content)
 
         code = run(main)
-    kept = f"{folder} keeps the cluster" if plan.kept else "nothing is left of the cluster"
-    click.echo(f"Stopped; {kept}.")
+    kept = f"{folder.absolute()} keeps" if plan.kept else "nothing is left of"
+    click.echo(f"Stopped; {kept} the cluster.")
     return code
 
 
@@ -257,7 +257,7 @@ def _dumped(files: Sequence[str], *, keep_placement: bool) -> Content:
 
 @contextmanager
 def _folder(data: str | None) -> Iterator[Path]:
-    """The data folder; one that nobody asked to keep is removed at the end."""
+    """The data folder; a temporary one is removed at the end."""
     if data is None:
         with tempfile.TemporaryDirectory(prefix="zonewise-", ignore_cleanup_errors=True) as name:
             yield Path(name)

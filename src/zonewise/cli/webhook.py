@@ -14,11 +14,11 @@ from zonewise.cli.program.hint_options import Deciding, Rollout, decision_option
 from zonewise.cli.program.options import Options
 
 if TYPE_CHECKING:
-    from zonewise.install.wanted import Budgets
+    from zonewise.install.wanted import BudgetsMode
     from zonewise.runtime.cache.cache import Cache
     from zonewise.runtime.client.client import Client
     from zonewise.runtime.process.process import Process
-    from zonewise.runtime.webhook.admission import AdmissionRequest, Answer, Handler
+    from zonewise.runtime.webhook.admission import AdmissionAnswer, AdmissionRequest, Handler
     from zonewise.webhook import InjectionSettings
 
 LISTEN = ":9443"
@@ -42,31 +42,41 @@ SERVICES_PATH = "/services"
 @rollout_options
 @decision_options
 @budgets_option
-@click.option("--listen", default=LISTEN, help=f"Where to serve.  [default: {LISTEN}]")
+@click.option(
+    "--listen",
+    metavar="ADDRESS:PORT",
+    default=LISTEN,
+    help=f"Where to serve.  [default: {LISTEN}]",
+)
 @click.option(
     "--metrics-listen",
+    metavar="ADDRESS:PORT",
     default=METRICS_LISTEN,
     help=f"Where to serve metrics and health.  [default: {METRICS_LISTEN}]",
 )
 @click.option(
     "--host",
     "hosts",
+    metavar="NAME",
     multiple=True,
     help="A name or address by which API servers call; may be repeated."
     "  [default: zonewise-webhook.NAMESPACE.svc]",
 )
 @click.option(
     "--secret",
+    metavar="NAME",
     default="zonewise-webhook",
     help="The Secret that replicas share their certificate in.  [default: zonewise-webhook]",
 )
 @click.option(
     "--configuration",
+    metavar="NAME",
     default="zonewise",
     help="The webhook configurations that are to trust it.  [default: zonewise]",
 )
 @click.option(
     "--writer",
+    metavar="NAME",
     default="",
     help="The controller's user, whose slices are let through.  [default:"
     " system:serviceaccount:NAMESPACE:zonewise]",
@@ -76,7 +86,7 @@ def command(
     options: Options,
     rollout: Rollout,
     deciding: Deciding,
-    budgets: Budgets,
+    budgets: BudgetsMode,
     listen: str,
     metrics_listen: str,
     hosts: tuple[str, ...],
@@ -86,10 +96,11 @@ def command(
 ) -> int:
     """Serve admission webhooks.
 
-    Services whose mode or limits nobody knows are refused. With --endpointslices=adopt, our hints
-    are put on every EndpointSlice that Kubernetes' own controller writes. With --budgets=enforce,
-    evictions and deletions of pods that a budget per failure domain does not allow are refused.
-    Certificates are made, shared by replicas through a Secret, and rotated.
+    Services with an unknown mode, wrong limits or wrong topology keys are refused. With
+    --endpointslices=adopt, our hints are put on every EndpointSlice that Kubernetes' own controller
+    writes. With --budgets=enforce, evictions and deletions of pods that a budget per failure domain
+    does not allow are refused. Certificates are made, shared by replicas through a Secret, and
+    rotated.
     """
     from zonewise.cli.program.connection import cluster_config, connected
     from zonewise.runtime.monitoring.monitor import parse_listen
@@ -133,7 +144,7 @@ async def _serve(
     process: Process,
     client: Client,
     settings: InjectionSettings | None,
-    budgets: Budgets,
+    budgets: BudgetsMode,
     *,
     namespace: str,
     hosts: tuple[str, ...],
@@ -168,7 +179,7 @@ async def _serve(
     if settings is not None:
         handlers[HINTS_PATH] = _patient(cache, HintInjection(cache, settings))
         kinds.append(MutatingWebhookConfiguration)
-    instead: dict[str, Answer] = {}
+    instead: dict[str, AdmissionAnswer] = {}
     if budgets != "off":
         gate = DisruptionGate(
             cache, client, time.time, mode=budgets, observe=verdict_counter(metrics.registry)
@@ -207,7 +218,7 @@ async def _serve(
 def _patient(cache: Cache, handler: Handler) -> Handler:
     """A handler that waits for complete stores; without them a decision would drop hints."""
 
-    async def answered(request: AdmissionRequest) -> Answer:
+    async def answered(request: AdmissionRequest) -> AdmissionAnswer:
         await cache.synced()
         return await handler(request)
 

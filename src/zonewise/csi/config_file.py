@@ -4,8 +4,9 @@ Its content is looked at every second, not its inode: a ConfigMap is swapped by 
 up, an editor replaces the file, and both are the same here. A file that is missing, half written
 or wrong changes nothing: what was read last stays, and the fault is in the log, once.
 
-A driver may start before its file is there, as an installation brings a ConfigMap that is still
-empty: until then there are no pools, and nothing is known about takeover.
+A driver may start before its file exists where a ConfigMap is mounted, as an installation creates
+an empty one: until then there are no pools, and nothing is known about takeover. Any other file
+that is not there is a wrong path.
 """
 
 from __future__ import annotations
@@ -20,17 +21,27 @@ from zonewise.storage.configuration import StorageConfiguration, parse_configura
 from zonewise.storage.domains import DomainLabels
 
 EVERY = 1.0
+MOUNTED = "..data"
+"""What kubelets put beside the files of a ConfigMap, and of one without any: a link to them."""
 LARGEST = 4 << 20
 
 _log = logger("csi")
 
 
 class ConfigFile:
-    """What a file says now, or said last."""
+    """What a file says now, or said last; ``check`` refuses what a backend cannot use."""
 
-    def __init__(self, path: Path, labels: DomainLabels, *, may_come: bool = False) -> None:
+    def __init__(
+        self,
+        path: Path,
+        labels: DomainLabels,
+        *,
+        may_come: bool = False,
+        check: Callable[[StorageConfiguration], None] | None = None,
+    ) -> None:
         self._path = path
         self._labels = labels
+        self._check = check
         self._listeners: list[Callable[[StorageConfiguration], None]] = []
         self._news: list[Callable[[], None]] = []
         self._text = ""
@@ -53,13 +64,13 @@ class ConfigFile:
         return lambda: self._news.remove(listener)
 
     async def run(self) -> None:
-        """Look again for ever."""
+        """Look again, endlessly."""
         while True:
             await asyncio.sleep(EVERY)
             self.look()
 
     def look(self) -> None:
-        """Take over what the file says now, if that can be."""
+        """Apply what the file says now, if it is valid."""
         if not self.known and self._absent():
             return
         try:
@@ -90,8 +101,8 @@ class ConfigFile:
             listener()
 
     def _absent(self) -> bool:
-        """Whether a file is not there in a folder that is: a wrong path is another fault."""
-        return self._path.parent.is_dir() and not self._path.exists()
+        """Whether a file is missing in a mounted ConfigMap: a wrong path is another fault."""
+        return self._path.parent.joinpath(MOUNTED).is_dir() and not self._path.exists()
 
     def _read(self) -> str:
         try:
@@ -107,8 +118,35 @@ class ConfigFile:
 
     def _parse(self, text: str) -> StorageConfiguration:
         try:
-            return parse_configuration(text, self._labels)
+            found = parse_configuration(text, self._labels)
+            if self._check is not None:
+                self._check(found)
         except ConfigError as error:
             raise ConfigError(
                 f"--config {self._path}: {error}; docs/csi.md shows the format"
             ) from None
+        return found
+
+
+def require_clusters(backend: str, configuration: StorageConfiguration) -> None:
+    """Whether a driver on Ceph can use a configuration; raises ConfigError with one sentence."""
+    if not configuration.clusters:
+        raise ConfigError(f"--backend {backend} needs a Ceph cluster, and clusters names none")
+    for one in configuration.clusters:
+        for key, value in (
+            ("monitors", one.monitors),
+            ("user", one.user),
+            ("keyFile", one.key_file),
+        ):
+            if not value:
+                raise ConfigError(f"cluster {one.cluster_id} of the configuration has no {key}")
+
+
+def require_keys(configuration: StorageConfiguration) -> None:
+    """Whether the keys exist, checked only at the start; raises ConfigError with one sentence.
+
+    Later a missing one affects its cluster only: takeovers are in the same file.
+    """
+    for one in configuration.clusters:
+        if not Path(one.key_file).is_file():
+            raise ConfigError(f"keyFile {one.key_file} of {one.cluster_id} is not there")

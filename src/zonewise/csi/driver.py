@@ -12,29 +12,39 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+from google.protobuf.message import Message
+
 from zonewise.api.errors import ConfigError
-from zonewise.csi.backends.contract import ControllerBackend, NodeBackend
+from zonewise.csi.backends.contract import NodeBackend
 from zonewise.csi.backends.embedded.node import FolderNode
 from zonewise.csi.backends.embedded.pools import FolderPools
 from zonewise.csi.journal import SqliteJournal
 from zonewise.csi.locks import Locks
 from zonewise.csi.services.identity import IdentityService
 from zonewise.csi.services.node import NodeService
-from zonewise.csi.services.plugin import NodeDomain, Plugin
+from zonewise.csi.services.plugin import (
+    NO_CLUSTER,
+    NodeDomain,
+    Plugin,
+    VolumeStorage,
+    unavailable_in,
+)
 from zonewise.csi.services.snapshots import SnapshotService
 from zonewise.csi.services.volumes import VolumeService
+from zonewise.csi.status import CsiError
 from zonewise.csi.transport.calls import Calls, CallWorker
+from zonewise.csi.transport.methods import ServedMethod
 from zonewise.storage.configuration import StorageConfiguration
 from zonewise.storage.domains import DomainLabels
 from zonewise.storage.identifiers import ID_LIMIT
-from zonewise.storage.journal import Journal
 
 T = TypeVar("T")
 
@@ -45,41 +55,57 @@ WORKERS = 16
 
 
 class Threads:
-    """A worker of its own threads; what the loop's default executor does stays undisturbed."""
+    """A worker of its own threads; what the loop's default executor does stays undisturbed.
+
+    Each lane has its own, so that work which waits in one keeps no other waiting.
+    """
 
     def __init__(self, most: int = WORKERS) -> None:
-        self._pool = ThreadPoolExecutor(most, thread_name_prefix="csi")
+        self._most = most
+        self._lanes: dict[str, ThreadPoolExecutor] = {}
 
-    async def __call__(self, work: Callable[[], T]) -> T:
+    async def __call__(self, work: Callable[[], T], lane: str = "") -> T:
+        if lane not in self._lanes:
+            self._lanes[lane] = ThreadPoolExecutor(self._most, thread_name_prefix="csi")
         context = contextvars.copy_context()
-        return await asyncio.get_running_loop().run_in_executor(self._pool, context.run, work)
+        return await asyncio.get_running_loop().run_in_executor(
+            self._lanes[lane], context.run, work
+        )
 
     def close(self) -> None:
         """Wait for what runs, take no more."""
-        self._pool.shutdown()
+        for pool in self._lanes.values():
+            pool.shutdown()
 
 
 class DriverStorage(Protocol):
     """What a driver keeps its volumes in, opened."""
 
     @property
-    def journal(self) -> Journal: ...
-    @property
-    def backend(self) -> ControllerBackend: ...
-    @property
     def locks(self) -> Locks: ...
+
+    def clusters(self) -> Mapping[str, VolumeStorage]:
+        """Those of the configuration, by their ids; what has no clusters is ``NO_CLUSTER``."""
 
     def start(self, configuration: StorageConfiguration) -> None:
         """Make ready what a driver needs before its first call."""
 
+    def prepare(self, configuration: StorageConfiguration) -> None:
+        """Apply a changed configuration."""
+
+    def in_call(self) -> AbstractContextManager[None]:
+        """While a call lasts, nothing is closed that it may use."""
+
     def node(self) -> NodeBackend:
         """The node half."""
 
-    def findings(self, configuration: StorageConfiguration) -> dict[str, list[dict[str, str]]]:
-        """What ``check`` tells besides journal and images."""
+    def findings(
+        self, configuration: StorageConfiguration, cluster: str
+    ) -> dict[str, list[dict[str, str]]]:
+        """What ``check`` reports of a cluster besides journal and images."""
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,28 +121,42 @@ class DataFolder:
         """The pools are the backend."""
         return self.pools
 
+    def clusters(self) -> Mapping[str, DataFolder]:
+        """It is all there is."""
+        return {NO_CLUSTER: self}
+
     def start(self, configuration: StorageConfiguration) -> None:
-        """Make the pools, and let go of what a killed driver held."""
+        """Make the pools, and release what a killed driver held."""
         self.pools.prepare(configuration)
         self.pools.thaw()
+
+    def prepare(self, configuration: StorageConfiguration) -> None:
+        """Make the pools that are new."""
+        self.pools.prepare(configuration)
+
+    def in_call(self) -> AbstractContextManager[None]:
+        """Nothing is ever removed."""
+        return nullcontext()
 
     def node(self) -> FolderNode:
         """The node half."""
         return FolderNode(self.pools)
 
-    def findings(self, configuration: StorageConfiguration) -> dict[str, list[dict[str, str]]]:
+    def findings(
+        self, configuration: StorageConfiguration, cluster: str
+    ) -> dict[str, list[dict[str, str]]]:
         """Journal and images are all there is."""
         return {}
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close it."""
         self.journal.close()
 
 
 def open_data(folder: Path, *, privileged: bool | None = None) -> DataFolder:
-    """The data folder, made if it is not there; raises ConfigError if it cannot be used.
+    """The data folder, made if it does not exist; raises ConfigError if it cannot be used.
 
-    Who is not root, or does not want to be, has volumes that are folders.
+    Without root, or with ``privileged`` False, volumes are folders.
     """
     try:
         folder.mkdir(mode=0o711, parents=True, exist_ok=True)
@@ -157,8 +197,7 @@ def open_driver(
         version=version("zonewise"),
         labels=labels,
         configuration=configuration,
-        journal=data.journal,
-        backend=data.backend,
+        clusters=data.clusters,
         locks=data.locks,
     )
     node = NodeService(
@@ -170,4 +209,21 @@ def open_driver(
         *SnapshotService(plugin).bindings(),
         *node.bindings(),
     ]
-    return Driver(plugin, Calls(bindings, worker=worker), data)
+    served = [_in_cluster(one, plugin, data) for one in bindings]
+    return Driver(plugin, Calls(served, worker=worker, lane=plugin.cluster_of), data)
+
+
+def _in_cluster(binding: ServedMethod, plugin: Plugin, data: DriverStorage) -> ServedMethod:
+    """The same, with its cluster kept open meanwhile, and named if it does not answer.
+
+    In this order: ``in_call`` must see the error as it was raised.
+    """
+
+    def serve(request: Message) -> Message:
+        try:
+            with data.in_call():
+                return binding.serve(request)
+        except CsiError as error:
+            raise unavailable_in(plugin.cluster_of(request), error) from error
+
+    return ServedMethod(binding.method, serve)

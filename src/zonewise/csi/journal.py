@@ -1,17 +1,17 @@
 """The journal in one SQLite file, for the embedded backend.
 
 Durable: every change is one transaction in the write-ahead log with ``synchronous=FULL``, so what
-returned is on the disk, and a change is there as a whole or not at all. Look-ups by name and by
-uuid are index searches however many volumes there are. What a pool has promised is a row of its
-own that changes in the transaction of the entry, and the room is judged there, too: a hundred
-controllers cannot promise the same bytes twice.
+returned is on the disk, and a change is atomic. Look-ups by name and by uuid are index searches
+however many volumes there are. What a pool has promised is a row of its own that changes in the
+transaction of the entry, and the room is checked there, too: a hundred controllers cannot promise
+the same bytes twice.
 
 Several threads and processes may use one file. Threads share a connection under a lock, which is
 held for one small transaction; processes wait for each other inside SQLite, at most
 ``BUSY_SECONDS``. A file that stays locked, or a disk that fails, is answered with UNAVAILABLE: the
-change may have happened, and whoever asks again will see.
+change may have happened, and a retry finds out.
 
-Who works on an entry is known without leases and clocks: every journal that writes has a number of
+The holder of an entry is found without leases and clocks: every journal that writes has a number of
 its own, and holds a lock on that byte of a file beside the journal. The kernel drops it when the
 process ends, however it ends, so what a killed controller held is free at once and what a slow one
 holds never is. The locks belong to open files, not to processes: two journals in one process are
@@ -47,6 +47,7 @@ from zonewise.storage import (
     Stored,
     is_uuid,
 )
+from zonewise.storage.journal import JOURNAL_FULL
 from zonewise.storage.placement_reasons import size
 
 BUSY_SECONDS = 5.0
@@ -71,7 +72,7 @@ _FLOCK = "hhqqi"
 
 
 class SqliteJournal:
-    """A journal in a file, and in a second one, ``.lock``, who is at work."""
+    """A journal in a file, with the locks of its holders in a second one, ``.lock``."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -92,7 +93,7 @@ class SqliteJournal:
 
     @property
     def name(self) -> str:
-        """Who writes here."""
+        """The writer's name."""
         with self._lock, _told():
             return self._holder()
 
@@ -112,7 +113,7 @@ class SqliteJournal:
 
     def reserve(self, entry: JournalEntry, capacity: int | None) -> Reservation:
         """Write a new entry if neither name nor uuid are taken and its pool has room."""
-        with self._writing() as database:
+        with self._writing(full=CsiCode.RESOURCE_EXHAUSTED) as database:
             taken = _one(database, "stored = ? AND name = ?", entry.stored, entry.name) or _one(
                 database, "stored = ? AND uuid = ?", entry.stored, entry.uuid
             )
@@ -170,8 +171,12 @@ class SqliteJournal:
             _promise(database, made.pool, promised)
         return made
 
+    def settle(self, entry: JournalEntry) -> JournalEntry:
+        """The entry, created."""
+        return self.change(entry, entry.created())
+
     def forget(self, entry: JournalEntry) -> None:
-        """Remove an entry that still is as it was read; gone already is fine."""
+        """Remove an entry that still is as it was read; not found is fine."""
         with self._writing() as database:
             gone = database.execute(
                 "DELETE FROM entries WHERE stored = ? AND uuid = ? AND revision = ?",
@@ -183,7 +188,7 @@ class SqliteJournal:
                 raise JournalConflict(f"{entry.stored.value} {entry.name} was changed meanwhile")
 
     def holder(self, entry: JournalEntry) -> Holder:
-        """Who works on an entry."""
+        """Which process works on an entry."""
         number = entry.holder.removeprefix(HOLDER)
         if not entry.holder.startswith(HOLDER) or not number.isdecimal():
             return Holder.NOBODY
@@ -229,7 +234,7 @@ class SqliteJournal:
         return EntryPage(entries)
 
     def close(self) -> None:
-        """Nobody works on anything in this one's name any more."""
+        """Nothing is worked on in this journal's name any more."""
         with self._lock:
             self._database.close()
             if self._file >= 0:
@@ -237,7 +242,7 @@ class SqliteJournal:
                 self._file = -1
 
     def _holder(self) -> str:
-        """This one's name; its number is drawn once, and locked before anybody can read it."""
+        """This one's name; its number is drawn once, and locked before it can be read."""
         if not self._number:
             with _transaction(self._database) as database:
                 database.execute("UPDATE holders SET last = last + 1")
@@ -252,8 +257,8 @@ class SqliteJournal:
             yield self._database
 
     @contextmanager
-    def _writing(self) -> Iterator[sqlite3.Connection]:
-        with self._lock, _told():
+    def _writing(self, full: CsiCode = CsiCode.UNAVAILABLE) -> Iterator[sqlite3.Connection]:
+        with self._lock, _told(full):
             self._holder()
             with _transaction(self._database) as database:
                 yield database
@@ -352,21 +357,20 @@ def _promise(database: sqlite3.Connection, pool: str, promised: int) -> None:
 
 
 @contextmanager
-def _told() -> Iterator[None]:
-    """SQLite's errors in the words of the protocol."""
+def _told(full: CsiCode = CsiCode.UNAVAILABLE) -> Iterator[None]:
+    """SQLite's errors in the words of the protocol; ``full`` is what a full disk means."""
     try:
         yield
     except sqlite3.Error as error:
-        raise StorageError(
-            Refusal(
-                CsiCode.UNAVAILABLE,
-                Reason(
-                    code="JournalUnavailable",
-                    message=f"the journal cannot be used now: {error}",
-                    fix="Ask again; if it stays so, look at the disk of the data folder.",
-                ),
-            )
-        ) from error
+        if error.sqlite_errorcode == sqlite3.SQLITE_FULL:
+            said, fix = "the disk of the data folder is full", "Make room there; delete volumes."
+            raise StorageError(
+                Refusal(full, Reason(code=JOURNAL_FULL, message=said, fix=fix))
+            ) from error
+        said = f"the journal cannot be used now: {error}"
+        fix = "Ask again; if it stays so, look at the disk of the data folder."
+        why = Reason(code="JournalUnavailable", message=said, fix=fix)
+        raise StorageError(Refusal(CsiCode.UNAVAILABLE, why)) from error
 
 
 def bad_token(token: str) -> StorageError:
@@ -384,7 +388,7 @@ def bad_token(token: str) -> StorageError:
 
 
 def no_room(entry: JournalEntry, free: int) -> StorageError:
-    """More is wanted than its pool has."""
+    """More is requested than its pool has."""
     return StorageError(
         Refusal(
             CsiCode.RESOURCE_EXHAUSTED,

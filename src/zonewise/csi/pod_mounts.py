@@ -6,10 +6,10 @@
                                                           .../<volume>/vol_data.json  whose it is
     <folder>/<node>/kubelet/plugins/kubernetes.io/csi/<driver>/<hash>/globalmount   staged
 
-Beside each target lies a note of what is there. It is written before the driver is called and goes
-after the driver has taken everything away, so whoever starts after a kill finds all that is left:
-volumes of pods that are gone are unmounted, those of running pods mounted again where they are not.
-Only the last pod of a node unstages a volume; one at a time works on a volume of a node. A node
+Beside each target is a record of what is mounted. It is written before the driver is called and
+removed after the driver has unmounted everything, so the next start after a kill finds all that is
+left: volumes of deleted pods are unmounted, those of running pods mounted again where they are not.
+Only the last pod of a node unstages a volume; a volume is worked on once at a time per node. A node
 that has failed does nothing: what it had mounted stays until it is back, or another is let in.
 """
 
@@ -58,7 +58,7 @@ _log = logger("kubelets")
 class PodMounts:
     """The volumes of one driver; ``clients`` gives the driver as it is on a node.
 
-    ``alive`` says whether a node does anything at all.
+    ``alive`` says whether a node works at all.
     """
 
     def __init__(
@@ -75,6 +75,7 @@ class PodMounts:
         self._driver = driver
         self._clients = clients
         self._locks: dict[tuple[str, str], asyncio.Lock] = {}
+        self._stuck: dict[Key, str] = {}
         self._controller: Controller[Key] = Controller(
             "volumes of pods", self._sync, cache=context.cache, workers=8, rng=context.rng
         )
@@ -94,7 +95,7 @@ class PodMounts:
         await run_all(self._controller.run(), self._growing.run())
 
     async def mount(self, pod: Pod) -> str:
-        """Have the volumes of a pod on its node; says why not yet, nothing if they are there."""
+        """Mount the volumes of a pod on its node; says why not yet, empty if they are mounted."""
         for name, read_only in _claims(pod):
             claim = self._claims.get((pod.metadata.namespace, name))
             if claim is None:
@@ -116,7 +117,7 @@ class PodMounts:
         return ""
 
     async def unmount(self, node: str, uid: str) -> None:
-        """Take away what a pod had; raises if that cannot be done yet."""
+        """Unmount what a pod had; raises if that is not possible yet."""
         root = self._pod(node, uid)
         for folder in sorted((root / "volumes" / PLUGIN).glob("*")):
             async with self._lock(node, folder.name):
@@ -124,7 +125,7 @@ class PodMounts:
         _drop(root / "volumes" / PLUGIN, root / "volumes", root)
 
     async def close(self) -> None:
-        """Unmount everything; who starts next mounts again what running pods need."""
+        """Unmount everything; the next start mounts again what running pods need."""
         for node, uid in sorted({(node, uid) for node, uid, _ in self._noted()}):
             try:
                 await self.unmount(node, uid)
@@ -210,7 +211,14 @@ class PodMounts:
             return AGAIN
         pod = next(iter(self._pods.by(BY_UID, uid)), None)
         if pod is None or finished(pod) or pod.spec.node_name != node:
-            await self.unmount(node, uid)
+            try:
+                await self.unmount(node, uid)
+            except (ZonewiseError, OSError) as error:
+                if self._stuck.get(key) != str(error):
+                    self._stuck[key] = str(error)
+                    _log.warning("a volume stays mounted yet", node=node, pod=uid, why=str(error))
+                return AGAIN
+            self._stuck.pop(key, None)
         elif pod.status.phase == "Running" and pod.metadata.deletion_timestamp is None:
             why = await self.mount(pod)
             if why:

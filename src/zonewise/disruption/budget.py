@@ -1,9 +1,9 @@
-"""Budgets of every kind as one value: whose pods, how many, where, and what is remembered.
+"""Budgets of every kind as one value: which pods, how many, where, and the recorded baseline.
 
 A ``TopologyDisruptionBudget``, a PodDisruptionBudget with a ``nodeSelectorTerm`` and a plain
 PodDisruptionBudget are read into the same ``Budget``. A plain one is counted by its own controller;
-here it is asked by its status alone. What cannot be understood is kept with its fault and allows
-nothing: an admission that let it pass, or a dump, is no reason to disturb anybody.
+here only its status is read. What cannot be parsed is kept with its fault and allows nothing: an
+admission that let it pass, or a dump, is no reason to disrupt a pod.
 """
 
 from __future__ import annotations
@@ -48,10 +48,9 @@ class Limit:
         amount = portion(self.value, expected, up=True)
         return max(expected - amount, 0) if self.unavailable else amount
 
-    @property
-    def closed(self) -> bool:
-        """Whether no pod may be unavailable, not even for an update."""
-        return self.unavailable and portion(self.value, 100, up=True) == 0
+    def closes(self, expected: int) -> bool:
+        """Whether none of the expected pods may be unavailable, not even for an update."""
+        return self.unavailable and portion(self.value, expected, up=True) == 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,9 +164,10 @@ def _limit(most: IntOrString | None, least: IntOrString | None) -> Limit:
 def _remembered(
     domains: tuple[DomainStatus, ...], counted_of: str, wanted: str, grouping: Grouping
 ) -> Mapping[str, int] | None:
-    """The baseline a status holds; None if it holds none, or one of something else.
+    """The baseline a status holds; None if it holds none, or one of another spec.
 
-    Only the leader writes it, and always says of what; who says nothing is a dump made by hand.
+    Only the leader writes it, and always says of what; one that does not say is a dump made by
+    hand.
     """
     if not domains or counted_of not in ("", wanted):
         return None

@@ -1,8 +1,8 @@
 """The budgets of all namespaces, fed from stores.
 
-Its methods are listeners of stores: what was, and what is, either of them None. They never fail and
-never ask; a shell connects them and asks for verdicts. The order in which stores report does not
-matter: everything is counted from what is known when somebody asks.
+Its methods are listeners of stores: the old object and the new one, either of them None. They never
+fail and make no requests; a shell connects them and reads verdicts. The order in which stores
+report does not matter: everything is counted from the present state when it is read.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from zonewise.disruption.ledger import ledger_of, order
 from zonewise.disruption.namespace_budgets import NamespaceBudgets, same_place
 from zonewise.disruption.owners import ScaleOwner, owner_of
 
-Listener: TypeAlias = Callable[[Any, Any], None]
+ChangeListener: TypeAlias = Callable[[Any, Any], None]
 
 
 class BudgetsCache:
@@ -31,9 +31,11 @@ class BudgetsCache:
     def __init__(self) -> None:
         self.nodes: dict[str, Node] = {}
         self.by_namespace: dict[str, NamespaceBudgets] = {}
+        self._ahead: dict[str, int] = {}
+        """Versions of pods that were seen before their stores saw them."""
 
-    def listeners(self, owners: Iterable[type[Object]]) -> dict[type[Any], Listener]:
-        """Who is to be told of which kind; ``owners`` are the kinds of owners that are watched."""
+    def listeners(self, owners: Iterable[type[Object]]) -> dict[type[Any], ChangeListener]:
+        """The listener for each kind; ``owners`` are the kinds of owners that are watched."""
         return {
             Node: self.node_changed,
             Pod: self.pod_changed,
@@ -44,14 +46,14 @@ class BudgetsCache:
         }
 
     def of(self, namespace: str) -> NamespaceBudgets:
-        """The budgets of a namespace, made when first asked for."""
+        """The budgets of a namespace, made when first requested."""
         found = self.by_namespace.get(namespace)
         if found is None:
             found = self.by_namespace[namespace] = NamespaceBudgets(self.nodes)
         return found
 
     def node_changed(self, old: Node | None, new: Node | None) -> None:
-        """A node came, went, or changed."""
+        """A node was added, deleted, or changed."""
         if new is not None:
             self.nodes[new.metadata.name] = new
         elif old is not None:
@@ -61,18 +63,34 @@ class BudgetsCache:
                 namespace_budgets.nodes_changed()
 
     def pod_changed(self, old: Pod | None, new: Pod | None) -> None:
-        """A pod came, went, or changed; one of the same name with another uid is another one."""
+        """A pod was added, deleted, or changed; another uid under the same name is another pod."""
         if old is not None and (new is None or identity(old) != identity(new)):
+            self._ahead.pop(identity(old), None)
             self.of(old.metadata.namespace).drop_pod(old)
         if new is not None:
-            self.of(new.metadata.namespace).put_pod(new)
+            key = identity(new)
+            if order(new.metadata.resource_version) >= self._ahead.get(key, 0):
+                self._ahead.pop(key, None)
+                self.of(new.metadata.namespace).put_pod(new)
+
+    def pod_seen(self, pod: Pod) -> None:
+        """A request carried a pod as the server has it, perhaps newer than the store's.
+
+        A pod that is no longer Ready must not be counted as healthy in favour of another one.
+        """
+        namespace_budgets, key = self.of(pod.metadata.namespace), identity(pod)
+        known = namespace_budgets.pods.get(key)
+        version = order(pod.metadata.resource_version)
+        if known is not None and version > order(known.metadata.resource_version):
+            self._ahead[key] = version
+            namespace_budgets.put_pod(pod)
 
     def budget_changed(
         self,
         old: TopologyDisruptionBudget | PodDisruptionBudget | None,
         new: TopologyDisruptionBudget | PodDisruptionBudget | None,
     ) -> None:
-        """A budget of either kind came, went, or changed."""
+        """A budget of either kind was added, deleted, or changed."""
         if new is not None:
             namespace_budgets, budget = (
                 self.of(new.metadata.namespace),
@@ -88,22 +106,22 @@ class BudgetsCache:
     def owner_changed(
         self, old: Object | Unstructured | None, new: Object | Unstructured | None
     ) -> None:
-        """Something that may own pods came, went, or changed."""
+        """An object that may own pods was added, deleted, or changed."""
         if new is not None:
             self.put_owner(owner_of(new))
         elif old is not None:
             self.drop_owner(owner_of(old))
 
     def put_owner(self, owner: ScaleOwner) -> None:
-        """The same, for an owner that was asked for."""
+        """The same, for an owner that was requested."""
         self.of(owner.place[2]).owners.put(owner)
 
     def drop_owner(self, owner: ScaleOwner) -> None:
-        """The same, for one that is gone."""
+        """The same, for one that was deleted."""
         self.of(owner.place[2]).owners.drop(owner.place)
 
     def ledger_changed(self, old: DisruptionLedger | None, new: DisruptionLedger | None) -> None:
-        """A namespace's ledger came, went, or changed; news of what was already written is old."""
+        """A namespace's ledger was added, deleted, or changed; an older version is ignored."""
         item = new or old
         assert item is not None
         namespace_budgets = self.of(item.metadata.namespace)

@@ -1,12 +1,12 @@
-"""The pods of one budget, counted as they come and go.
+"""The pods of one budget, counted incrementally.
 
-Nothing here is decided: these are the sums that rules are applied to, by domain, so that a
-change of one pod costs the same whether the budget has five pods or fifty thousand. A pod is
-*present* if it is scheduled and neither finished nor leaving. Pods of DaemonSets are counted apart:
-what is expected of them is their nodes, and nothing is remembered.
+Nothing here is decided: these are the sums that rules are applied to, by domain, so that a change
+of one pod costs the same whether the budget has five pods or fifty thousand. A pod is *present* if
+it is scheduled and neither finished nor terminating. Pods of DaemonSets are counted apart: they are
+expected on their nodes, and have no baseline.
 
-The domain of a pod is that of its node, as it is labelled now; once the node is gone, what the pod
-itself is labelled with. When nodes change, ``placed_anew`` counts everything again.
+The domain of a pod is that of its node, as it is labelled now; once the node is deleted, that of
+the pod's own labels. When nodes change, ``placed_anew`` counts everything again.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class DomainCounts:
     nodes: Mapping[str, Node]
     version: int = 0
     moves: int = 0
-    """Grows when a pod comes to a domain or leaves one: who is at rest sees it stand still."""
+    """Grows when a pod enters or leaves a domain: it is constant for a workload at rest."""
     present: Counter[str] = field(default_factory=Counter)
     """By domain, without those of DaemonSets."""
     daemons: Counter[str] = field(default_factory=Counter)
@@ -64,7 +64,7 @@ class DomainCounts:
     leaving: Counter[Reference | None] = field(default_factory=Counter)
     """All others."""
     needs: Counter[PodPlacement] = field(default_factory=Counter)
-    """What pods ask of nodes; those of DaemonSets are tied to theirs and do not count."""
+    """What pods require of nodes; those of DaemonSets are tied to theirs and do not count."""
     pods: dict[str, tuple[Pod, PodPlace]] = field(default_factory=dict)
     """By uid, or by name where there is none."""
     _domains: dict[frozenset[PodPlacement], Counter[str]] = field(default_factory=dict)
@@ -87,7 +87,7 @@ class DomainCounts:
         self._count(place, 1)
 
     def drop(self, key: str) -> None:
-        """Forget a pod that is gone, or that is not selected any more."""
+        """Remove a pod that was deleted, or is not selected any more."""
         known = self.pods.pop(key, None)
         if known is not None:
             self.version += 1
@@ -101,8 +101,9 @@ class DomainCounts:
             self.put(pod)
 
     def reachable(self, needs: frozenset[PodPlacement]) -> Counter[str]:
-        """How many nodes of each domain pods with these needs could run on; kept until nodes
-        change, because it is asked for with every count.
+        """How many nodes of each domain pods with these needs could run on.
+
+        Cached until nodes change, because every count needs it.
         """
         known = self._domains.get(needs)
         if known is None:
@@ -142,12 +143,12 @@ class DomainCounts:
 
 
 def identity(pod: Pod) -> str:
-    """What tells a pod from another one of its name."""
+    """What distinguishes a pod from another one of its name."""
     return pod.metadata.uid or pod.metadata.name
 
 
 def _add(counter: Counter[T], key: T, by: int) -> None:
-    """Count, and keep no zeros: what is in a counter is there."""
+    """Count, and keep no zeros: what is in a counter exists."""
     counter[key] += by
     if not counter[key]:
         del counter[key]

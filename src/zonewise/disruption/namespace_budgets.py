@@ -1,11 +1,11 @@
 """The budgets of one namespace and everything they are counted from, kept as it changes.
 
-Shells feed it from their stores; it never asks for anything. A change of a pod costs constant
-work in each budget that selects it. Counting a budget costs its domains and
-owners, not its pods, and is done when somebody asks after a change.
+Shells feed it from their stores; it makes no requests. A change of a pod costs constant work in
+each budget that selects it. Counting a budget costs its domains and owners, not its pods, and is
+done at the first read after a change.
 
-Nodes are one mapping for all namespaces. ``nodes_changed`` is told when one comes, goes, or gets
-other labels or taints; heartbeats are not of interest (``same_place``).
+Nodes are one mapping for all namespaces. ``nodes_changed`` is called when one is added, deleted, or
+gets other labels or taints; heartbeats do not matter (``same_place``).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from zonewise.disruption.standing import BudgetStanding, standing
 from zonewise.disruption.verdict import DisruptionVerdict, Round
 
 ANY_LABEL = ("", "")
-"""Where budgets are kept that ask for no certain label."""
+"""The key of budgets whose selector requires no specific label."""
 
 
 class NamespaceBudgets:
@@ -66,7 +66,7 @@ class NamespaceBudgets:
                 self._domain_counts[budget.key].put(pod)
 
     def drop_pod(self, pod: Pod) -> None:
-        """Forget a pod that is gone."""
+        """Remove a deleted pod."""
         key = identity(pod)
         self.pods.pop(key, None)
         if self._names.get(pod.metadata.name) == key:
@@ -104,7 +104,7 @@ class NamespaceBudgets:
                     domain_counts.put(pod)
 
     def drop_budget(self, key: BudgetKey) -> None:
-        """Forget a budget."""
+        """Remove a budget."""
         if key in self.budgets:
             self._by_label[_label(self.budgets[key])].discard(key)
         for known in (self.budgets, self._domain_counts, self._standings):
@@ -132,7 +132,7 @@ class NamespaceBudgets:
         return found
 
     def counted(self, key: BudgetKey) -> tuple[BudgetStanding, DomainCounts]:
-        """How a budget stands, without grants; counted again only if something changed."""
+        """The state of a budget, without grants; counted again only if something changed."""
         budget, domain_counts = self.budgets[key], self._domain_counts[key]
         seen = (budget, domain_counts.version, self.owners.version, self._nodes_version)
         known = self._standings.get(key)
@@ -142,7 +142,7 @@ class NamespaceBudgets:
         return known[1], domain_counts
 
     def unknown(self) -> list[Place]:
-        """Owners of covered pods that were not found: somebody has to ask for them."""
+        """Owners of covered pods that were not found: the shell has to request them."""
         found = {
             missing
             for domain_counts in self._domain_counts.values()
@@ -152,7 +152,7 @@ class NamespaceBudgets:
         return sorted(found)
 
     def standing(self, key: BudgetKey, now: float) -> BudgetStanding:
-        """How a budget stands, with the grants of the ledger."""
+        """The state of a budget, with the grants of the ledger."""
         return Round(self, now).standing(key)
 
     def may_disrupt(self, pod: Pod, now: float, *, evicting: bool = True) -> DisruptionVerdict:

@@ -1,13 +1,13 @@
-"""Who asked for how many pods, and which of them are of an old revision.
+"""Which owner requests how many pods, and which of them are of an old revision.
 
-A pod's controller is climbed once, from a ReplicaSet to whoever controls that, if it says how many
-replicas it wants: a Deployment, an Argo Rollout, any custom kind. Owners that say no number, and
-pods without one, ask for the pods that are there. An owner that cannot be found asks for nobody
-knows how many, and its budget allows nothing.
+A pod's controller is followed up once, from a ReplicaSet to its own controller, if that has
+replicas: a Deployment, an Argo Rollout, any custom kind. Owners without a number, and pods without
+an owner, request the pods that exist. The number of an owner that cannot be found is unknown, and
+its budget allows nothing.
 
-A pod is *outdated* if its owner would make it anew in another way: its ReplicaSet is not the newest
+A pod is *outdated* if its owner would now create it differently: its ReplicaSet is not the newest
 of its Deployment, its StatefulSet's update revision or its DaemonSet's template generation is
-another. Who keeps no revisions has no outdated pods.
+another. An owner without revisions has no outdated pods.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class ScaleOwner:
     created: str = ""
     leaving: bool = False
     recreates: bool = False
-    """Whether all old pods go before the first new one comes."""
+    """Whether all old pods are deleted before the first new one is made."""
     template: PodTemplateSpec | None = None
 
 
@@ -118,7 +118,7 @@ class Owners:
             self.put(owner)
 
     def put(self, owner: ScaleOwner) -> bool:
-        """Add or change an owner; says whether anything is new."""
+        """Add or change an owner; returns whether anything is new."""
         if self._owners.get(owner.place) == owner:
             return False
         self.drop(owner.place)
@@ -129,7 +129,7 @@ class Owners:
         return True
 
     def drop(self, place: Place) -> None:
-        """Forget an owner."""
+        """Remove an owner."""
         owner = self._owners.pop(place, None)
         if owner is None:
             return
@@ -141,14 +141,14 @@ class Owners:
                 del self._sets[family]
 
     def get(self, place: Place, uid: str = "") -> ScaleOwner | None:
-        """An owner; another one of the same name is none. Who wrote no uid is believed."""
+        """An owner; one of the same name with another uid is None. No uid matches any."""
         found = self._owners.get(place)
         if found is None or (uid and found.uid and found.uid != uid):
             return None
         return found
 
     def asking(self, reference: Reference) -> ScaleOwner | None:
-        """Who says how many pods there should be; None if that cannot be known."""
+        """The owner that says how many pods there should be; None if that is unknown."""
         owner = self.get(reference.place, reference.uid)
         if owner is None or owner.place[1] != REPLICA_SET or owner.controller is None:
             return owner
@@ -156,7 +156,7 @@ class Owners:
         return owner if above is not None and above.replicas is None else above
 
     def missing(self, reference: Reference) -> Place | None:
-        """Who would have to be known to tell who asks."""
+        """The owner that is missing to find the requesting one."""
         owner = self.get(reference.place, reference.uid)
         if owner is None:
             return reference.place
@@ -166,8 +166,9 @@ class Owners:
         return above if self.get(above, owner.controller.uid) is None else None
 
     def recreated(self, reference: Reference) -> bool:
-        """Whether pods are given up so that others may be made: a budget that held one of them
-        would wait for its replacement for ever.
+        """Whether pods are deleted before their replacements are made (``Recreate``).
+
+        A budget that held one of them would wait for its replacement forever.
         """
         owner = self.get(reference.place, reference.uid)
         if owner is None or owner.place[1] != REPLICA_SET or owner.controller is None:
@@ -176,7 +177,7 @@ class Owners:
         return above is not None and above.recreates and owner.replicas == 0
 
     def outdated(self, reference: Reference) -> bool:
-        """Whether pods of this controller and revision would be made otherwise today."""
+        """Whether pods of this controller and revision would be made differently now."""
         owner = self.get(reference.place, reference.uid)
         if owner is None:
             return False
@@ -223,7 +224,7 @@ def _revision(meta: ObjectMeta) -> str:
 
 
 def _replicas(kind: str, said: Any) -> int | None:
-    """A custom kind may mean anything by ``replicas``; what is not a number says no number."""
+    """A custom kind may mean anything by ``replicas``; what is not a number is ignored."""
     if said is None:
         return DEFAULT_REPLICAS.get(kind)
     return said if type(said) is int and said >= 0 else None

@@ -1,17 +1,17 @@
 """What a PodDisruptionBudget allows, counted as Kubernetes counts.
 
-A budget speaks of *expected* pods, of those that must be *healthy*, and of those that are. What is
-expected depends on how it was written: a whole number for ``minAvailable`` is compared with the
-pods that are there; a percentage, and any ``maxUnavailable``, with the sum of what the pods'
-controllers were asked for. So pods that do not exist yet are missed, and a rollout that has begun
-is counted from its end. Percentages round up on both sides.
+A budget counts *expected* pods, those that must be *healthy*, and those that are. What is expected
+depends on how it was written: a whole number for ``minAvailable`` is compared with the pods that
+exist; a percentage, and any ``maxUnavailable``, with the sum of the replicas of the pods'
+controllers. So pods that do not exist yet count as missing, and a rollout that has begun is counted
+from its end. Percentages round up on both sides.
 
-Healthy is a pod that is Ready, not leaving, and not promised to an eviction. A promise
-(``disruptedPods``, by name) is written by whoever evicts, before the pod goes; it ends with the
-pod's deletion or, if nothing happened, after two minutes. Otherwise one eviction that got lost
-would hold the budget for ever. A pod that is younger than the promise is another one of the same
-name, as StatefulSets make them: whoever missed the deletion in between must not wait for it. One
-made in the very second of the promise may be either; it is waited for a few seconds.
+Healthy is a pod that is Ready, not terminating, and not promised to an eviction. A promise
+(``disruptedPods``, by name) is written by the eviction handler, before the pod is deleted; it ends
+with the pod's deletion or, if nothing happened, after two minutes. Otherwise one lost eviction
+would block the budget forever. A pod that is younger than the promise is another one of the same
+name, as StatefulSets make them: if the deletion in between was missed, it must not be waited for.
+One made in the very second of the promise may be either; it is waited for a few seconds.
 
 What cannot be counted allows nothing: the status keeps its last numbers and says ``SyncFailed``.
 """
@@ -49,7 +49,7 @@ BY_KUBELET = "TerminationByKubelet"
 
 
 class Asked(Enum):
-    """What a budget says to an eviction, judged by its status alone."""
+    """A budget's answer to an eviction, judged by its status alone."""
 
     FREE = "the pod is not Ready and costs nothing"
     COSTS = "one disruption is spent"
@@ -60,12 +60,12 @@ class Asked(Enum):
 
 
 def goes_freely(pod: Pod) -> bool:
-    """Whether no budget is asked: the pod has ended, is about to go, or does not run yet."""
+    """Whether no budget applies: the pod has ended, is terminating, or does not run yet."""
     return not active(pod) or pod.status.phase == "Pending"
 
 
 def asked(budget: PodDisruptionBudget, *, is_ready: bool) -> Asked:
-    """Whether a pod may be evicted: an unready one goes if the budget always allows that, or if
+    """Whether a pod may be evicted: an unready one may be if the budget always allows that, or if
     enough others are healthy anyway.
     """
     status = budget.status
@@ -129,22 +129,22 @@ class BudgetCount:
     desired: int
     healthy: int
     disrupted: Mapping[str, str]
-    """Promised pods that are still there, and since when."""
+    """Promised pods that still exist, and since when."""
     overdue: tuple[str, ...]
-    """Pods whose promised deletion did not come."""
+    """Pods whose promised deletion did not happen."""
     recheck: float | None
     """Seconds until the next promise ends."""
 
     @property
     def allowed(self) -> int:
-        """How many more pods may go; none where none are expected, as nobody knows yet."""
+        """How many more pods may be disrupted; 0 where none are expected: nothing is known yet."""
         return max(self.healthy - self.desired, 0) if self.expected > 0 else 0
 
     @classmethod
     def of(
         cls, budget: PodDisruptionBudget, pods: Iterable[Pod], scale: int, *, now: float
     ) -> BudgetCount:
-        """Count the selected pods; ``scale`` is what their controllers were asked for in sum."""
+        """Count the selected pods; ``scale`` is the sum of their controllers' replicas."""
         pods = sorted(pods, key=lambda pod: pod.metadata.name)
         expected, desired = _wanted(budget.spec, len(pods), scale)
         promised = budget.status.disrupted_pods
@@ -184,14 +184,14 @@ def _patience(pod: Pod, promised: str) -> float:
 
 
 def counted_by_scale(spec: PodDisruptionBudgetSpec) -> bool:
-    """Whether the controllers' scales are asked for; else the pods that are there are enough."""
+    """Whether the controllers' scales are needed; else the existing pods are enough."""
     return spec.max_unavailable is not None or isinstance(spec.min_available, str)
 
 
 def counted_status(
     budget: PodDisruptionBudget, count: BudgetCount, *, now: str
 ) -> PodDisruptionBudgetStatus:
-    """The status that tells what was counted; equal to the present one if nothing changed."""
+    """The status of a count; equal to the present one if nothing changed."""
     generation = budget.metadata.generation
     enough = count.allowed > 0
     condition = Condition(

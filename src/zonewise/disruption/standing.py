@@ -1,24 +1,24 @@
-"""How a budget stands: what is expected, healthy and allowed in each of its domains.
+"""The state of a budget: what is expected, healthy and allowed in each of its domains.
 
 The rules, in the order they are applied; d is a domain, sums are over all of them, guarded or not,
 with the pods that are elsewhere as one more.
 
-1.  R is what the owners of the pods ask for. E is the remembered baseline; if there is none it is
+1.  R is what the owners of the pods request. E is the recorded baseline; if there is none it is
     what is present.
 2.  Domains are those of the nodes on which the pods could run, those with present pods, and those
     with E > 0.
 3.  E is fitted to R (``baseline.fitted``).
-4.  surplus = max(0, Σ present - R); expected_d = max(E_d, present_d - surplus). A pod too many may
-    go from any domain that has more than its baseline, but a domain that took in pods of another
-    one keeps them until the workload has settled.
+4.  surplus = max(0, Σ present - R); expected_d = max(E_d, present_d - surplus). A surplus pod may
+    be taken from any domain that has more than its baseline, but a domain that took in pods of
+    another one keeps them until the workload has settled.
 5.  desired_d is expected_d less ``maxUnavailable``, or ``minAvailable``; percentages are of
     expected_d, rounded up. allowed_d = max(0, healthy_d - desired_d).
 6.  (Settling is the controller's: ``baseline.settled``.)
 7.  A domain in which nothing may be unavailable is closed to updates, too: see ``verdict``.
-8.  DaemonSets expect a pod on every eligible node, and remember nothing.
+8.  DaemonSets expect a pod on every eligible node, and have no baseline.
 
-What is granted but not yet gone is not healthy. ``Exclusive`` budgets allow nothing in a domain
-while another one lacks a healthy pod. Grants are laid over the count (``less``), because they
+A granted pod that still exists is not healthy. ``Exclusive`` budgets allow nothing in a domain
+while another one lacks a healthy pod. Grants are subtracted from the count (``less``), because they
 change with every decision and the count only with the cluster.
 """
 
@@ -59,7 +59,7 @@ class Domain:
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """Pods of a domain that may go and are still there."""
+    """Granted pods of a domain that still exist."""
 
     ready: int = 0
     outdated: int = 0
@@ -79,7 +79,7 @@ class BudgetStanding:
     """Why nothing is allowed, whatever the numbers."""
     granted: Mapping[str, Granted] = field(default_factory=dict)
     asked: int = 0
-    """What owners other than DaemonSets ask for, as far as they are known."""
+    """What owners other than DaemonSets request, as far as they are known."""
     remembers: bool = True
     """Whether the baseline means anything: that of DaemonSets does not."""
 
@@ -88,7 +88,7 @@ class BudgetStanding:
         return replace(self, granted=granted)
 
     def healthy(self, name: str) -> int:
-        """Present and Ready pods that were not granted to anybody."""
+        """Present and Ready pods without a grant."""
         return self.domains[name].ready - self.granted.get(name, NONE_GRANTED).ready
 
     def outdated(self, name: str) -> int:
@@ -118,7 +118,7 @@ class BudgetStanding:
         )
 
     def settled(self, domain_counts: DomainCounts) -> dict[str, int]:
-        """The baseline that agrees with what is there (rule 6)."""
+        """The baseline that agrees with the existing pods (rule 6)."""
         known = self.budget.baseline or {}
         return baselines.settled(self.asked, known, domain_counts.present, self.domains)
 
@@ -133,7 +133,7 @@ class BudgetStanding:
         return [domain for name, domain in sorted(self.domains.items()) if name != ELSEWHERE]
 
     def reason(self) -> Reason:
-        """How the budget stands, in a sentence."""
+        """The state of the budget, in a sentence."""
         if self.trouble is not None:
             return self.trouble
         budget = self.budget
@@ -213,7 +213,7 @@ def standing(budget: Budget, domain_counts: DomainCounts, owners: Owners) -> Bud
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """What owners ask for, DaemonSets apart; ``unknown`` is one that could not be found."""
+    """What owners request, DaemonSets apart; ``unknown`` is one that could not be found."""
 
     replicas: int
     daemons: tuple[ScaleOwner, ...]
@@ -232,7 +232,7 @@ def _asked(domain_counts: DomainCounts, owners: Owners) -> _Asked:
                 continue
             owner = owners.asking(reference)
             if owner is None:
-                # Pods that are leaving outlive their owner; they ask for nothing.
+                # Terminating pods outlive their owner; they request nothing.
                 if alive:
                     unknown.append(reference)
                     counted += count

@@ -1,15 +1,15 @@
-"""Which pods go, if some of a workload have to and budgets may object to others.
+"""Which pods are deleted, if some of a workload have to be and budgets forbid others.
 
 Unready pods go first, as everywhere. Among the others those of the fullest domain go first, so that
 a scale-down leaves the workload spread as evenly as it can; within a domain the order is the
-caller's. Pods that no budget lets go are left out: who asks for them anyway would only be refused.
-Who evicts what is chosen is refused by plain PodDisruptionBudgets, too (``evicting``); their status
-says how many they give.
+caller's. Pods that budgets do not allow are left out: their deletion would only be refused.
+Evictions are refused by plain PodDisruptionBudgets, too (``evicting``); their status says how many
+they allow.
 
 A controller that is not ours is steered by marks. A ReplicaSet deletes the pods with the lowest
-deletion cost first, among those that are Ready. There are no standing costs: a pod is marked only
-when it is about to go, and the mark is taken back if it stays after all. A cost that somebody else
-gave is theirs and is left alone. What a ReplicaSet is to be reduced to stands in an annotation.
+deletion cost first, among those that are Ready. There are no permanent costs: a pod is marked only
+when it is about to be deleted, and the mark is removed if it stays after all. A cost that another
+client set is left unchanged. What a ReplicaSet is to be reduced to is in an annotation.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ REDUCE_TO = "zonewise.io/reduce-to"
 COST = "controller.kubernetes.io/pod-deletion-cost"
 MARK = "-1000000"
 SEEN_SECONDS = 1.2
-"""After this long a mark is in everybody's cache."""
+"""After this long a mark is in every cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Who may go, in the order they should; and the first verdict against one that may not."""
+    """The pods to delete, in order; and the first verdict against one that must stay."""
 
     pods: tuple[Pod, ...]
     against: tuple[Pod, DisruptionVerdict] | None
@@ -130,14 +130,14 @@ def is_marked(pod: Pod) -> bool:
 
 
 def is_foreign(pod: Pod) -> bool:
-    """Whether somebody else says what losing the pod costs."""
+    """Whether another client set the pod's deletion cost."""
     return pod.metadata.annotations.get(COST, MARK) != MARK
 
 
 def marked_before(namespace_budgets: NamespaceBudgets, pod: Pod) -> int:
     """How many marked pods of a pod's ReplicaSet are to go before it.
 
-    None before one that is marked itself, that is not Ready, or whose cost is somebody else's.
+    None before one that is marked itself, that is not Ready, or whose cost another client set.
     """
     owner = reference_of(pod)
     if owner is None or owner.place[1] != REPLICA_SET:
@@ -154,6 +154,6 @@ def marked_before(namespace_budgets: NamespaceBudgets, pod: Pod) -> int:
 
 
 def reduce_to(annotations: dict[str, str]) -> int | None:
-    """How many replicas are asked for; None if nothing that makes sense is."""
+    """How many replicas are requested; None without a valid number."""
     text = annotations.get(REDUCE_TO, "")
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None

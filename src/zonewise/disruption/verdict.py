@@ -1,26 +1,26 @@
 """May this pod be disrupted now? One answer for evictions, controllers, the clamp and ``explain``.
 
 All budgets that cover a pod must agree (AND); every one that does not is named. A pod costs a grant
-only if it is healthy and a budget counts it, so what never served anybody goes freely:
+only if it is healthy and a budget counts it, so what never served traffic is free:
 
-*   Free: it waits for a node, has finished, or is leaving already.
-*   Granted: somebody has it already; asking again is the same grant.
-*   Unready: it serves nobody. Evictions may take it if its budget says ``AlwaysAllow`` or its
-    domain has enough healthy pods anyway; controllers always, because they are who repairs it.
+*   Free: it waits for a node, has finished, or is terminating already.
+*   Granted: it has a grant already; a repeated request is the same grant.
+*   Unready: it serves no traffic. Evictions may take it if its budget says ``AlwaysAllow`` or its
+    domain has enough healthy pods anyway; controllers always, because they repair it.
 *   Uncovered: no budget in force covers it where it is.
 *   Allowed, Blocked: what the numbers say.
 
 A domain with ``maxUnavailable`` 0 is closed to updates (rule 7): a pod of an old revision, Ready or
-not, goes only if the Ready ones of old revisions there are more than expected. Otherwise a surge of
-new pods would make room for taking the old ones down, which is the very update that was forbidden;
-and a scale-down still ends.
+not, may be disrupted only if the Ready ones of old revisions there are more than expected.
+Otherwise a surge of new pods would make room for taking the old ones down, which is the very update
+that was forbidden; and a scale-down still ends.
 
 A budget that holds ``Updates`` leaves evictions of pods of the newest revision alone, so that nodes
-can be drained under it. Workload controllers it holds as any other: what they take down is an
-update or a scale-down, and they may know of a new revision before this process does.
+can be drained under it. Workload controllers it holds as any other: what they delete is an update
+or a scale-down, and they may see a new revision before this process does.
 
-Plain PodDisruptionBudgets are asked by their status, as the API server asks them. Two of them on a
-pod are refused, as there, unless a third one has a term.
+Plain PodDisruptionBudgets are judged by their status, as the API server does. Two of them on a pod
+are refused, as there, unless a third one has a term.
 """
 
 from __future__ import annotations
@@ -82,15 +82,15 @@ class CountedBudgets(Protocol):
         """The budgets that select a pod, by name."""
 
     def counted(self, key: BudgetKey) -> tuple[BudgetStanding, DomainCounts]:
-        """How a budget stands, without grants."""
+        """The state of a budget, without grants."""
 
 
 class Round:
-    """Verdicts of one moment, one after the other: what one grants the next one misses.
+    """Verdicts of one moment, in sequence: each sees the grants of those before.
 
-    ``strict`` is for who really grants: a budget that was changed, or never counted, since its
-    status was written allows nothing until it is counted. The same requests in another order may
-    give the grant to another pod, never more grants.
+    ``strict`` is for real grants: a budget that was changed, or never counted, since its status was
+    written allows nothing until it is counted. The same requests in another order may give the
+    grant to another pod, never more grants.
     """
 
     def __init__(
@@ -106,11 +106,11 @@ class Round:
         ] = {}
 
     def standing(self, key: BudgetKey) -> BudgetStanding:
-        """How a budget stands, with the grants of the ledger and of this round."""
+        """The state of a budget, with the grants of the ledger and of this round."""
         return self._counted(key)[0]
 
     def judge(self, pod: Pod, *, evicting: bool = True) -> DisruptionVerdict:
-        """Whether a pod may be disrupted; ``evicting`` unless its own controller asks."""
+        """Whether a pod may be disrupted; ``evicting`` unless its own controller deletes it."""
         if _goes_freely(pod):
             return DisruptionVerdict(
                 True, False, _reason(FREE, pod, "is not running on a node, or leaves")
@@ -121,7 +121,7 @@ class Round:
             )
         covering = self._counted_budgets.covering(pod)
         if not (evicting and self._plain):
-            # A server asks plain budgets about evictions only, and the embedded one does so itself.
+            # A server checks plain budgets for evictions only, and the embedded one does so itself.
             covering = [budget for budget in covering if budget.plain is None]
         blockers = plain_blockers(pod, covering)
         if not blockers and self._is_granted(pod):
@@ -206,7 +206,7 @@ class Round:
         elif standing.trouble is not None:
             if ready(pod) or (evicting and not budget.always_allow):
                 why = str(standing.trouble).rstrip(".")
-        elif self._closed(budget, standing, place):
+        elif self._closed(budget, standing, place, evicting):
             why = (
                 f"no pod of {_in(place.domain)} may be unavailable, and this one is of an old"
                 f" revision: {standing.outdated(place.domain)} such pods are Ready,"
@@ -229,10 +229,17 @@ class Round:
             return True
         return budget.baseline is None and standing.remembers and standing.trouble is None
 
-    def _closed(self, budget: Budget, standing: BudgetStanding, place: PodPlace) -> bool:
-        if budget.limit is None or not budget.limit.closed or not self._stale(place):
+    def _closed(
+        self, budget: Budget, standing: BudgetStanding, place: PodPlace, evicting: bool
+    ) -> bool:
+        if budget.limit is None or not self._stale(place):
             return False
-        return standing.outdated(place.domain) <= standing.domains[place.domain].expected
+        expected = standing.domains[place.domain].expected
+        # A percentage of nothing is nothing. It closes no domain to a controller: a broken old pod
+        # would block its rollout forever.
+        if not budget.limit.closes(expected if evicting else max(expected, 1)):
+            return False
+        return standing.outdated(place.domain) <= expected
 
 
 def plain_blockers(pod: Pod, covering: Sequence[Budget]) -> list[Blocker]:

@@ -1,6 +1,6 @@
-"""Workloads as budgets read them: how many pods they ask for, and whose they are.
+"""Workloads as budgets read them: how many pods they request, and their owners.
 
-Templates are left out where nobody reads them: fifty thousand pods have thousands of ReplicaSets.
+Templates are left out where nothing reads them: fifty thousand pods have thousands of ReplicaSets.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from zonewise.api.struct import Struct
 
 
 class ScaleSpec(Struct):
-    """How many pods are asked for."""
+    """How many pods are requested."""
 
     replicas: int | None = None
     selector: LabelSelector | None = None
@@ -70,4 +70,4 @@ OWNERS: tuple[type[Object], ...] = (
     StatefulSetScale,
     DaemonSet,
 )
-"""The kinds that are watched; all others are asked for when a pod names one."""
+"""The kinds that are watched; all others are requested when a pod names one."""

@@ -1,12 +1,13 @@
-"""Services, endpoints and namespaces, ready to be asked for by name or by address.
+"""Services, endpoints and namespaces, indexed by name and by address.
 
-The directory is filled object by object and asked between two changes; nothing here waits. What a
-question needs of a Service (its addresses, its endpoints with their names) is worked out when it is
-first asked for and kept until the Service or one of its slices changes, so a list of a thousand
-slices costs no more than noting which addresses they have.
+The directory is filled object by object and read between two changes; nothing here waits. What a
+question needs of a Service (its addresses, its endpoints with their names) is computed when it is
+first needed and kept until the Service or one of its slices changes, so a list of a thousand slices
+costs no more than recording which addresses they have.
 
-Every change is told to ``changed`` as tokens: what an answer could have been made from. Answers
-note the same tokens (``zonewise.dns.zone``), so exactly those that are affected are dropped.
+Every change is passed to ``changed`` as tokens: what an answer could have been made from. Answers
+record the same tokens (``zonewise.dns.zone``), so exactly those that are affected are dropped. A
+change of anything else (an annotation, a status) is no change.
 """
 
 from __future__ import annotations
@@ -27,34 +28,34 @@ from zonewise.traffic.named import (
 )
 from zonewise.traffic.slices import services_of
 
-Token: TypeAlias = tuple[str, ...]
+ChangeToken: TypeAlias = tuple[str, ...]
 """Something answers are made from: a Service, a namespace, an address or a node."""
 
 
-def service_token(namespace: str, name: str) -> Token:
+def service_token(namespace: str, name: str) -> ChangeToken:
     """A Service and its slices."""
     return ("service", namespace, name)
 
 
-def namespace_token(name: str) -> Token:
+def namespace_token(name: str) -> ChangeToken:
     """That a namespace exists."""
     return ("namespace", name)
 
 
-def address_token(address: str) -> Token:
-    """Who has an address."""
+def address_token(address: str) -> ChangeToken:
+    """Which endpoint or Service has an address."""
     return ("address", address)
 
 
-def node_token(name: str) -> Token:
+def node_token(name: str) -> ChangeToken:
     """The labels of a node."""
     return ("node", name)
 
 
 class Directory:
-    """All Services, slices and namespaces; tells ``changed`` which tokens each change is about."""
+    """All Services, slices and namespaces; calls ``changed`` with the tokens of each change."""
 
-    def __init__(self, changed: Callable[[Iterable[Token]], None]) -> None:
+    def __init__(self, changed: Callable[[Iterable[ChangeToken]], None]) -> None:
         self._changed = changed
         self._services: dict[Key, Service] = {}
         self._slices: dict[Key, dict[Key, LeanEndpointSlice]] = {}
@@ -97,10 +98,13 @@ class Directory:
         return sorted({service for service, _ in self._by_endpoint.get(address, ())})
 
     def put_service(self, old: Service | None, new: Service | None) -> None:
-        """A Service came, changed or went."""
+        """A Service was added, changed or deleted."""
         before = _cluster_ips(old) if old else ()
         after = _cluster_ips(new) if new else ()
         key = _key(new or old)
+        if old and new and before == after and read_service(old) == read_service(new):
+            self._services[key] = new
+            return
         for address in before:
             owners = self._by_cluster_ip.get(address, set())
             owners.discard(key)
@@ -117,9 +121,14 @@ class Directory:
         self._changed([service_token(*key), *map(address_token, touched)])
 
     def put_slice(self, old: LeanEndpointSlice | None, new: LeanEndpointSlice | None) -> None:
-        """A slice came, changed, went, or is another Service's now."""
+        """A slice was added, changed, deleted, or is another Service's now."""
         before, after = _owners(old), _owners(new)
-        tokens: set[Token] = set()
+        if old and new and before == after and _parts(old) == _parts(new):
+            for service in after:
+                self._note_slice(service, new, present=True)
+            return
+        gone, come = _addresses(old), _addresses(new)
+        tokens: set[ChangeToken] = set()
         for piece, owners, present in ((old, before, False), (new, after, True)):
             if piece is None:
                 continue
@@ -127,12 +136,15 @@ class Directory:
                 tokens.add(service_token(*service))
                 self._endpoints.pop(service, None)
                 self._note_slice(service, piece, present=present)
-        self._note_addresses(old, before, new, after)
-        tokens.update(map(address_token, _addresses(old) ^ _addresses(new)))
+        if old is not None:
+            self._forget_addresses(old.key, before, gone if before != after else gone - come)
+        if new is not None:
+            self._note_addresses(new.key, after, come if before != after else come - gone)
+        tokens.update(map(address_token, gone ^ come))
         self._changed(tokens)
 
     def put_namespace(self, name: str, *, present: bool) -> None:
-        """A namespace came or went."""
+        """A namespace was added or deleted."""
         if present == (name in self._namespaces):
             return
         if present:
@@ -150,24 +162,22 @@ class Directory:
         if not held:
             self._slices.pop(service, None)
 
-    def _note_addresses(
-        self,
-        old: LeanEndpointSlice | None,
-        before: Iterable[Key],
-        new: LeanEndpointSlice | None,
-        after: Iterable[Key],
+    def _forget_addresses(
+        self, piece: Key, services: Iterable[Key], addresses: Iterable[str]
     ) -> None:
-        gone = {(address, service) for service in before for address in _addresses(old)}
-        come = {(address, service) for service in after for address in _addresses(new)}
-        for address, service in gone - come:
-            if old is not None:
+        for service in services:
+            for address in addresses:
                 held = self._by_endpoint[address]
-                held.pop((service, old.key), None)
+                held.pop((service, piece), None)
                 if not held:
                     del self._by_endpoint[address]
-        for address, service in come - gone:
-            if new is not None:
-                self._by_endpoint.setdefault(address, {})[service, new.key] = None
+
+    def _note_addresses(
+        self, piece: Key, services: Iterable[Key], addresses: Iterable[str]
+    ) -> None:
+        for service in services:
+            for address in addresses:
+                self._by_endpoint.setdefault(address, {})[service, piece] = None
 
 
 def _key(item: Service | None) -> Key:
@@ -181,6 +191,11 @@ def _cluster_ips(service: Service) -> tuple[str, ...]:
 
 def _owners(piece: LeanEndpointSlice | None) -> tuple[Key, ...]:
     return () if piece is None else tuple(services_of(piece))
+
+
+def _parts(piece: LeanEndpointSlice) -> tuple[object, ...]:
+    """Everything of a slice that an answer can be made from."""
+    return piece.address_type, piece.endpoints, piece.ports
 
 
 def _addresses(piece: LeanEndpointSlice | None) -> set[str]:

@@ -1,8 +1,8 @@
-"""Answers that are ready: bytes under the whole question without its id.
+"""Encoded answers: bytes by the whole question without its id.
 
-Most questions are asked again and again, so the value is the finished packet. Several orders of the
-same records take turns, for clients that use the first one. An answer that depends on the asker's
-place is a small dictionary by the number of the place; places with the same records share bytes.
+Most questions are repeated, so the value is the finished packet. Several orders of the same records
+take turns, for clients that use the first one. An answer that depends on the client's place is a
+small dictionary by the number of the place; places with the same records share bytes.
 
 An answer is valid as long as nothing it was made from has changed, not for a time. Each entry has
 its tokens (``zonewise.dns.zone``), and an index leads from a token to entries, so a change drops
@@ -14,11 +14,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import cycle, repeat
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
-from zonewise.dns.directory import Token
+from zonewise.dns.directory import ChangeToken
 
 ENTRIES = 100_000
 BYTES = 64 << 20
@@ -43,14 +43,17 @@ TYPES = {
     255: "ANY",
 }
 _OVERHEAD = 500
-"""About what an entry costs besides its packets."""
+"""About what an entry costs besides its packets and records."""
+
+_RECORD = 200
+"""About what a record costs that is held until all packets are written."""
 
 
 class AnswerKind(NamedTuple):
     """By what answers are counted.
 
-    Few values each, so that nobody can make many of them by asking odd questions: the type is a
-    name or ``other``, sizes are the upper bounds they are within.
+    Few values each, so that odd questions cannot make many of them: the type is a name or
+    ``other``, sizes are the upper bounds they are within.
     """
 
     stream: bool
@@ -60,6 +63,9 @@ class AnswerKind(NamedTuple):
     do: bool
     asked: int
     told: int
+
+
+AnswerWriter: TypeAlias = Callable[[int], bytes]
 
 
 def kind_of(
@@ -75,28 +81,56 @@ def _bound(size: int) -> int:
 
 
 class Turns:
-    """The packets of one answer, in turn."""
+    """The packets of one answer, in turn: the first, and those that ``write`` makes of a number.
+
+    Each is written when its turn first comes: what changes often is seldom queried so often that
+    all are needed, and no client has to wait until ten packets are written. ``records`` is how many
+    records are held for that.
+    """
 
     __slots__ = ("next", "size")
 
-    def __init__(self, packets: tuple[bytes, ...]) -> None:
-        bodies: Iterator[bytes] = repeat(packets[0]) if len(packets) == 1 else cycle(packets)
+    def __init__(
+        self, first: bytes, many: int = 1, write: AnswerWriter | None = None, records: int = 0
+    ) -> None:
+        bodies: Iterator[bytes] = repeat(first)
+        self.size = len(first)
+        if write is not None and many > 1:
+            bodies = _written(first, many, write)
+            self.size = len(first) * many + _RECORD * records
         self.next = bodies.__next__
-        self.size = sum(map(len, packets))
+
+
+def _written(first: bytes, many: int, write: AnswerWriter) -> Iterator[bytes]:
+    packets = [first]
+    yield first
+    while len(packets) < many:
+        packets.append(write(len(packets)))
+        yield packets[-1]
+    del write
+    yield from cycle(packets)
+
+
+class Tally:
+    """How many answers of a kind were sent; shared by all questions that have it."""
+
+    __slots__ = ("hits",)
+
+    def __init__(self) -> None:
+        self.hits = 0
 
 
 class Kept:
     """One question: its turns, or its turns by place."""
 
-    __slots__ = ("basis", "hits", "kind", "places", "shared", "size", "turns")
+    __slots__ = ("basis", "places", "shared", "size", "tally", "turns")
 
-    def __init__(self, kind: AnswerKind, basis: frozenset[Token], turns: Turns | None) -> None:
-        self.kind = kind
+    def __init__(self, tally: Tally, basis: frozenset[ChangeToken], turns: Turns | None) -> None:
+        self.tally = tally
         self.basis = basis
         self.turns = turns
         self.places: dict[int, Turns] = {}
         self.shared: dict[object, Turns] = {}
-        self.hits = 0
         self.size = _OVERHEAD + (turns.size if turns else 0)
 
 
@@ -110,21 +144,21 @@ class KeptAnswers:
         self.size = 0
         self._most = entries
         self._room = size
-        self._by_token: dict[Token, dict[bytes, None]] = {}
-        self._past: Counter[AnswerKind] = Counter()
+        self._by_token: dict[ChangeToken, dict[bytes, None]] = {}
+        self._tallies: dict[AnswerKind, Tally] = {}
 
     def keep(
-        self, question: bytes, kind: AnswerKind, basis: frozenset[Token], turns: Turns
+        self, question: bytes, kind: AnswerKind, basis: frozenset[ChangeToken], turns: Turns
     ) -> None:
-        """Keep an answer that is the same for everybody."""
+        """Keep an answer that is the same for all clients."""
         self._remove(question)
-        self._add(question, Kept(kind, basis, turns))
+        self._add(question, Kept(self._tally(kind), basis, turns))
 
     def keep_near(
         self,
         question: bytes,
         kind: AnswerKind,
-        basis: frozenset[Token],
+        basis: frozenset[ChangeToken],
         place: int,
         same: object,
         turns: Turns,
@@ -133,7 +167,7 @@ class KeptAnswers:
         entry = self.table.get(question)
         if entry is None or entry.turns is not None or entry.basis != basis:
             self._remove(question)
-            entry = Kept(kind, basis, None)
+            entry = Kept(self._tally(kind), basis, None)
             self._add(question, entry)
         known = entry.shared.setdefault(same, turns)
         grown = 100 + (turns.size if known is turns else 0)
@@ -142,23 +176,26 @@ class KeptAnswers:
         self.size += grown
         self._fit()
 
-    def drop(self, tokens: Iterable[Token]) -> None:
-        """Forget what was made from any of these."""
+    def drop(self, tokens: Iterable[ChangeToken]) -> None:
+        """Drop what was made from any of these."""
         for token in tokens:
             for question in tuple(self._by_token.get(token, ())):
                 self._remove(question)
                 self.dropped += 1
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Drop everything."""
         for question in tuple(self.table):
             self._remove(question)
 
     def counts(self) -> Counter[AnswerKind]:
         """How often each kind of answer was given out of this table."""
-        found = self._past.copy()
-        for entry in self.table.values():
-            found[entry.kind] += entry.hits
+        return Counter({kind: tally.hits for kind, tally in self._tallies.items()})
+
+    def _tally(self, kind: AnswerKind) -> Tally:
+        found = self._tallies.get(kind)
+        if found is None:
+            found = self._tallies[kind] = Tally()
         return found
 
     def _add(self, question: bytes, entry: Kept) -> None:
@@ -178,8 +215,6 @@ class KeptAnswers:
         if entry is None:
             return
         self.size -= entry.size
-        if entry.hits:
-            self._past[entry.kind] += entry.hits
         for token in entry.basis:
             users = self._by_token[token]
             users.pop(question, None)

@@ -1,17 +1,16 @@
-"""From a packet to its answer: who may ask what, for whom, where from, and in how many bytes.
+"""From a packet to its answer: what is allowed, for which client, and in how many bytes.
 
 Everything that can be answered from memory is answered at once, in the caller's turn. The rest (a
 name outside of the cluster, an alias that leads there) is a coroutine, which the caller runs beside
-its loop. Answers from memory are kept as bytes for the next who asks the same.
+its loop. Answers from memory are kept as bytes for the next such question.
 
-*Silence* is the answer to what is no question: answers (two servers must not talk to each other
-for ever) and packets shorter than a header. *FORMERR* is for what cannot be read, *NOTIMP* for
-other operations, *REFUSED* for other classes and for transfers. Until the first lists are complete,
-names of the cluster are *SERVFAIL*: nobody may learn that a name does not exist from a server that
-does not know yet.
+*No answer* is sent to what is no question: answers (two servers must not answer each other forever)
+and packets shorter than a header. *FORMERR* is for what cannot be parsed, *NOTIMP* for other
+operations, *REFUSED* for other classes and for transfers. Until the first lists are complete, names
+of the cluster are *SERVFAIL*: a server that is not synced must never deny a name.
 
-*Fair*: to write thousands of records takes milliseconds, and whoever asks for them over and over
-must not keep the others waiting. So long answers over streams are written one in each turn of the
+*Fair*: writing thousands of records takes milliseconds, and a client that requests them over and
+over must not keep others waiting. So long answers over streams are written one in each turn of the
 event loop.
 """
 
@@ -25,7 +24,7 @@ from typing import Protocol
 
 from zonewise.dns.kept import AnswerKind, KeptAnswers, Turns, kind_of
 from zonewise.dns.names import domain_text
-from zonewise.dns.subnet import Asker, Network, asker
+from zonewise.dns.subnet import Asker, IPNetwork, asker
 from zonewise.dns.wire import (
     HEADER,
     IN,
@@ -46,7 +45,7 @@ from zonewise.dns.zone import ALIASES, DnsCluster, Resolved, extended, rotated
 from zonewise.topology.locators import PodLocation
 
 KEPT_QUESTION = 512
-"""Longer questions are not kept: nobody asks them twice."""
+"""Answers to longer questions are not kept: such questions are not repeated."""
 
 TURNS = 10
 TURNS_SIZE = 8192
@@ -59,10 +58,10 @@ OUTSIDE = "."
 
 
 class Forwards(Protocol):
-    """Who knows names outside of the cluster."""
+    """Resolves names outside of the cluster."""
 
     def is_own_probe(self, question: Question) -> bool:
-        """Whether a question is one of ours that came back."""
+        """Whether a question is one of our probes that came back."""
 
     async def look_up(self, question: Question) -> Message:
         """The answer of others; a failure is SERVFAIL."""
@@ -70,12 +69,12 @@ class Forwards(Protocol):
 
 @dataclass(slots=True)
 class Responder:
-    """Answers packets; ``synced`` says whether the cluster's names are known."""
+    """Answers packets; ``synced`` says whether the first lists are complete."""
 
     cluster: DnsCluster
     forwards: Forwards | None
     synced: Callable[[], bool]
-    trusted: Sequence[Network] = ()
+    trusted: Sequence[IPNetwork] = ()
     kept: KeptAnswers = field(default_factory=KeptAnswers)
     counts: Counter[AnswerKind] = field(default_factory=Counter)
     _writing: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -193,7 +192,7 @@ class _Call:
         return told
 
     def keep(self, resolved: Resolved, spot: PodLocation, zone: str) -> bytes:
-        """The answer as bytes, in one of its orders, and kept for the next who asks the same."""
+        """The answer as bytes, in one of its orders, and kept for the next such question."""
         message, question = resolved.message, self.question
         if (
             self.stream
@@ -203,11 +202,12 @@ class _Call:
             return self.finish(message, zone)
         first = self._write(message)
         many = min(resolved.spread, TURNS, TURNS_SIZE // len(first)) or 1
-        packets = [first[2:]]
-        for turn in range(1, many):
-            turned = rotated(message, resolved.spread, turn * resolved.spread // many)
-            packets.append(self._write(turned)[2:])
-        turns = Turns(tuple(packets))
+
+        def turned(turn: int) -> bytes:
+            by = turn * resolved.spread // many
+            return self._write(rotated(message, resolved.spread, by))[2:]
+
+        turns = Turns(first[2:], many, turned, len(message.answers) + len(message.additional))
         kind = self._kind(message, zone, first)
         kept = self.responder.kept
         if resolved.near:

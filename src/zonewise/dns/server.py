@@ -1,9 +1,9 @@
-"""The name server: sockets, names of the cluster, others' names, put together.
+"""The name server: sockets, names of the cluster and other names, put together.
 
-``DnsServer`` lives in one event loop with whoever fills the cache it reads. It answers from the
-moment it is started; names of the cluster are SERVFAIL until the first lists are complete
-(``synced``), and from then on are answered whatever becomes of the API server. A relist, a change
-of ``resolv.conf`` or a lost connection never takes that back.
+``DnsServer`` runs in the event loop of the cache it reads. It answers from the moment it is
+started; names of the cluster are SERVFAIL until the first lists are complete (``synced``), and from
+then on are answered whatever happens to the API server. A relist, a change of ``resolv.conf`` or a
+lost connection never reverts that.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from pathlib import Path
 from zonewise.api.errors import ConfigError
 from zonewise.api.objects.discovery import LeanEndpointSlice
 from zonewise.dns.cache import AnswerCache
-from zonewise.dns.directory import Directory, Token
+from zonewise.dns.directory import ChangeToken, Directory
 from zonewise.dns.forward import RESOLV_CONF, Forwarder, ResolvConf
 from zonewise.dns.kept import KeptAnswers
 from zonewise.dns.metrics import DnsMetrics, Durations
 from zonewise.dns.names import parse_domain
 from zonewise.dns.responder import Responder
 from zonewise.dns.sources import Feed, Sources
-from zonewise.dns.subnet import Network, plain
+from zonewise.dns.subnet import IPNetwork, plain
 from zonewise.dns.tcp import StreamServer
 from zonewise.dns.udp import BUFFER, PacketServer
 from zonewise.dns.upstream import Upstream
@@ -46,7 +46,7 @@ class DnsSettings:
     upstreams: tuple[Upstream, ...] = ()
     resolv_conf: Path = RESOLV_CONF
     stubs: Mapping[bytes, Sequence[Upstream]] = field(default_factory=dict)
-    trusted: tuple[Network, ...] = ()
+    trusted: tuple[IPNetwork, ...] = ()
     stale: float = 0.0
 
 
@@ -135,7 +135,7 @@ class DnsServer:
         self._synced = True
 
     async def stop(self) -> None:
-        """Stop listening; what is being asked of others is forgotten."""
+        """Stop listening; pending forwarded questions are dropped."""
         if self._packets is not None:
             self._packets.stop()
         if self._streams is not None:
@@ -152,15 +152,15 @@ class DnsServer:
             own_addresses(settings.host),
         )
 
-    def _changed(self, tokens: Iterable[Token]) -> None:
+    def _changed(self, tokens: Iterable[ChangeToken]) -> None:
         self._kept.drop(tokens)
         self._serial = int(self._clock())
 
 
 def own_addresses(host: str) -> tuple[str, ...]:
-    """The addresses others reach us at: the one we listen on, or all of this machine's.
+    """The addresses clients reach us at: the one we listen on, or all of this machine's.
 
-    Nobody else reaches a loopback address, so it is not told.
+    A loopback address is not reachable from elsewhere, so it is left out.
     """
     found: Iterable[str] = [host]
     if not host or ipaddress.ip_address(host).is_unspecified:

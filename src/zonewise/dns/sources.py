@@ -1,13 +1,13 @@
 """From the API server's objects to the directory and the locators.
 
 Services, EndpointSlices and namespaces are always followed. Where pods are is read from PodLocators
-if the cluster serves them and we may; then neither pods nor nodes are needed. Else it is read from
-pods and nodes. Nodes are followed in addition wherever we may: they tell the node of a client in
-its network although no pod there has told its address.
+if the cluster serves them and we may read them; then neither pods nor nodes are needed. Else it is
+read from pods and nodes. Nodes are followed in addition wherever we may: their pod CIDRs give the
+node of a client whose pod is not known by its address.
 
-What we may is asked by trying, before the first list, and again until there is one of both: an
-account that may read nothing but PodLocators waits for their definition. Everything after that is
-the stores': they never go back, and when the API server is gone they stay as they are.
+What we may read is found out by trying, before the first list, and again until one of the two can
+be read: an account that may read nothing but PodLocators waits for their definition. After that the
+stores decide: they never go back, and when the API server is unreachable they stay as they are.
 """
 
 from __future__ import annotations
@@ -21,14 +21,17 @@ from zonewise.api.errors import Forbidden, NotFound, ZonewiseError
 from zonewise.api.objects.core import Namespace, Node, Service
 from zonewise.api.objects.discovery import LeanEndpointSlice
 from zonewise.api.objects.locator import LocatedPod, PodLocator
-from zonewise.dns.directory import Directory, Token, address_token, node_token
+from zonewise.dns.directory import ChangeToken, Directory, address_token, node_token
 from zonewise.runtime.cache.cache import Cache
 from zonewise.runtime.client.client import Client
 from zonewise.runtime.client.scope import Scope
+from zonewise.runtime.client.watch import WatchOptions
 from zonewise.runtime.process.logs import logger
 from zonewise.topology.locators import Locator, Locators, Moved
 
 RETRY = 2.0
+WATCHES = WatchOptions(turn=0.002)
+"""However many objects change at once, packets do not wait for them for longer than that."""
 
 _log = logger("dns")
 
@@ -67,7 +70,7 @@ class Feed:
         *,
         directory: Directory,
         locators: Locators,
-        changed: Callable[[Iterable[Token]], None],
+        changed: Callable[[Iterable[ChangeToken]], None],
         slices: type[LeanEndpointSlice] = LeanEndpointSlice,
     ) -> None:
         self._changed = changed
@@ -94,7 +97,7 @@ class Feed:
         if new is None:
             if old is not None:
                 self._moved(self._locators.remove(old.key))
-        elif old is None or old.spec != new.spec or old.status != new.status:
+        elif old is None or _located(old) != _located(new):
             self._moved(self._locators.put(Locator.of_pod(new)))
 
     def _node(self, old: Node | None, new: Node | None) -> None:
@@ -115,6 +118,10 @@ async def _readable(client: Client, cls: type[Any]) -> bool:
     except (Forbidden, NotFound):
         return False
     return True
+
+
+def _located(pod: LocatedPod) -> tuple[object, ...]:
+    return pod.spec, pod.status, pod.metadata.deletion_timestamp
 
 
 def _name(item: Namespace | None) -> str:

@@ -1,9 +1,9 @@
-"""For whom a question is asked: the packet's source, or the client that a trusted front names.
+"""The client of a question: the packet's source, or the client that a trusted front end names.
 
-EDNS Client Subnet (RFC 7871) counts only from networks we were told to believe. A front that passes
-the full address of a pod makes its answers as near as if the pod had asked itself; a prefix that is
-shorter names no client, which is an unknown place. The option is repeated with the scope of its own
-prefix, so that no cache gives the answer to anybody else.
+EDNS Client Subnet (RFC 7871) counts only from configured networks. A front end that passes the full
+address of a pod gets the same answers as the pod itself; a shorter prefix names no client, which is
+an unknown place. The option is repeated with the scope of its own prefix, so that no cache gives
+the answer to another client.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from zonewise.dns.wire import SUBNET, Malformed, Question, option_bytes
 
-Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+IPNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 _BITS = {1: 32, 2: 128}
 
@@ -27,8 +27,8 @@ class Asker:
     option: bytes = b""
 
 
-def asker(question: Question, source: str, trusted: Sequence[Network]) -> Asker:
-    """Who asks; a front we believe that garbles its option is ``Malformed``."""
+def asker(question: Question, source: str, trusted: Sequence[IPNetwork]) -> Asker:
+    """The client; an invalid option from a trusted front end is ``Malformed``."""
     if question.edns is None or not question.edns.options or not trusted:
         return Asker(source)
     data = next((data for code, data in question.edns.options if code == SUBNET), None)
@@ -58,6 +58,6 @@ def plain(source: str) -> str:
     return str(address.ipv4_mapped or address)
 
 
-def _within(source: str, networks: Sequence[Network]) -> bool:
+def _within(source: str, networks: Sequence[IPNetwork]) -> bool:
     address = ipaddress.ip_address(plain(source))
     return any(address in network for network in networks)

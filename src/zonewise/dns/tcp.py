@@ -1,20 +1,23 @@
 """Streams: many questions over one connection, each with its length before it.
 
 A connection may send questions without waiting for answers, cut anywhere; answers go out as they
-are ready, in any order (RFC 7766). It may live as long as it is used. *Bounded*: so many
+are ready, in any order (RFC 7766). It may stay open as long as it is used. *Bounded*: so many
 connections, so many open questions each (then it is read no further until some are answered), so
-many seconds without a question, and so many bytes that the other side does not take. Whoever asks
-nothing more and has not taken its answers by then is cut off: waiting for it to read could be for
-ever, and its connection is one of the few.
+many seconds without a question, and so many bytes that the other side does not take. A client that
+sends nothing more and has not read its answers by then is disconnected: waiting for it to read
+could take forever, and its connection is one of the few.
 
-*Fair*: after so many questions of one connection everybody else has a turn.
+*Fair*: connections are served one question each in turn, and after ``TURN`` seconds of that
+packets, watches and other tasks run. A client that requests thousands of records over and over,
+over many connections, delays a packet by one such answer.
 """
 
 from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Awaitable
+from collections import deque
+from time import perf_counter
 from typing import cast
 
 from zonewise.dns.responder import Responder
@@ -26,13 +29,13 @@ CONNECTIONS = 1000
 OPEN_QUESTIONS = 100
 IDLE = 10.0
 UNTAKEN = 512 << 10
-BATCH = 64
+TURN = 0.002
 
 _log = logger("dns")
 
 
 class StreamServer:
-    """Answers over connections that come in on a socket; it owns the socket."""
+    """Answers over the connections of a listening socket; it owns the socket."""
 
     def __init__(
         self,
@@ -41,12 +44,16 @@ class StreamServer:
         *,
         connections: int = CONNECTIONS,
         idle: float = IDLE,
+        turn: float = TURN,
     ) -> None:
         self.refused = 0
         self._socket = sock
         self.responder = responder
         self.idle = idle
         self._most = connections
+        self._turn = turn
+        self._asking: deque[_Connection] = deque()
+        self._turning = False
         self._open: set[_Connection] = set()
         self._server: asyncio.Server | None = None
 
@@ -77,6 +84,27 @@ class StreamServer:
         self._open.add(connection)
         return True
 
+    def enqueue(self, connection: _Connection) -> None:
+        """A connection that is not in the queue has a question."""
+        self._asking.append(connection)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        if self._asking and not self._turning:
+            self._turning = True
+            asyncio.get_running_loop().call_soon(self._take_turns)
+
+    def _take_turns(self) -> None:
+        until = perf_counter() + self._turn
+        while self._asking:
+            connection = self._asking.popleft()
+            if connection.ask_next():
+                self._asking.append(connection)
+            if perf_counter() >= until:
+                break
+        self._turning = False
+        self._go_on()
+
     def forget(self, connection: _Connection) -> None:
         """A connection has ended."""
         self._open.discard(connection)
@@ -90,10 +118,11 @@ class _Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._source = ""
         self._buffer = bytearray()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Future[bytes]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._full = False
-        self._again = False
+        self._queued = False
+        self._ended = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         stream = cast("asyncio.Transport", transport)
@@ -109,7 +138,8 @@ class _Connection(asyncio.Protocol):
         self._work()
 
     def eof_received(self) -> bool:
-        return bool(self._tasks)  # half closed: what is asked is still answered
+        self._ended = True
+        return self._owes()  # half closed: open questions are still answered
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._server.forget(self)
@@ -132,30 +162,41 @@ class _Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def _work(self) -> None:
-        buffer = self._buffer
-        count = 0
-        while self._transport is not None and not self._busy():
-            if len(buffer) < 2:
-                break
-            length = int.from_bytes(buffer[:2], "big")
-            if len(buffer) < 2 + length:
-                break
-            if count == BATCH:
-                if not self._again:
-                    self._again = True
-                    asyncio.get_running_loop().call_soon(self._go_on)
-                break
-            count += 1
-            question = bytes(buffer[2 : 2 + length])
-            del buffer[: 2 + length]
+    def ask_next(self) -> bool:
+        """Answer one question; whether there is another."""
+        end = self._question_end()
+        if end:
+            question = bytes(self._buffer[2:end])
+            del self._buffer[:end]
             self._rest()
             self._ask(question)
+        self._queued = bool(self._question_end())
         self._pace()
+        self._leave()
+        return self._queued
 
-    def _go_on(self) -> None:
-        self._again = False
-        self._work()
+    def _work(self) -> None:
+        if not self._queued and self._question_end():
+            self._queued = True
+            self._server.enqueue(self)
+        self._pace()
+        self._leave()
+
+    def _question_end(self) -> int:
+        """Where the next question ends; 0 if there is none, or it has to wait."""
+        buffer = self._buffer
+        if self._transport is None or self._busy() or len(buffer) < 2:
+            return 0
+        end = 2 + int.from_bytes(buffer[:2], "big")
+        return end if len(buffer) >= end else 0
+
+    def _leave(self) -> None:
+        """Close a half-closed connection when it has its answers."""
+        if self._ended and not self._owes() and self._transport is not None:
+            self._transport.close()
+
+    def _owes(self) -> bool:
+        return self._queued or self._full or bool(self._tasks)
 
     def _busy(self) -> bool:
         return self._full or len(self._tasks) >= OPEN_QUESTIONS
@@ -164,7 +205,7 @@ class _Connection(asyncio.Protocol):
         """Read on only while there is room; the buffer then holds one question at most."""
         if self._transport is None or self._transport.is_closing():
             return
-        if (self._busy() or self._again) and len(self._buffer) > MAX_SIZE:
+        if (self._busy() or self._queued) and len(self._buffer) > MAX_SIZE:
             self._transport.pause_reading()
         else:
             self._transport.resume_reading()
@@ -177,21 +218,23 @@ class _Connection(asyncio.Protocol):
             self.end()
             return
         if told is None:
-            self.end()  # over a stream a message that is no question is a mistake worth ending
-        elif isinstance(told, bytes):
+            return  # no question, no answer; what comes next may be one
+        if isinstance(told, bytes):
             self._tell(told)
         else:
-            task = asyncio.ensure_future(self._later(told))
+            task = asyncio.ensure_future(told)
             self._tasks.add(task)
             task.add_done_callback(self._answered)
 
-    async def _later(self, told: Awaitable[bytes]) -> None:
-        self._tell(await told)
-
-    def _answered(self, task: asyncio.Task[None]) -> None:
+    def _answered(self, task: asyncio.Future[bytes]) -> None:
         self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            _log.error("a question could not be forwarded", error=str(task.exception()))
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is None:
+            self._tell(task.result())
+        else:
+            _log.error("a question could not be forwarded", error=str(error))
             self.end()
         self._work()
 
@@ -214,7 +257,7 @@ class _Connection(asyncio.Protocol):
             return
         if self._transport.get_write_buffer_size():
             self.end()
-        elif self._tasks:
+        elif self._tasks or self._queued:
             self._rest()
         else:
             self._transport.close()

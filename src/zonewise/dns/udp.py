@@ -2,11 +2,11 @@
 
 The event loop wakes us up when there is something to read; going back to it for every packet would
 cost more than answering (research: 28 µs against 7). So one wake-up answers up to ``BATCH`` packets
-and then lets others have their turn: watches, streams, answers from upstream. A question whose
-answer is kept costs a dictionary look-up and a system call each way.
+and then lets other tasks run: watches, streams, answers from upstream. A question whose answer is
+kept costs a dictionary look-up and a system call each way.
 
-What cannot be sent at once is dropped, as packets are: the asker repeats. Answers that have to wait
-for others are tasks, bounded by whoever forwards.
+What cannot be sent at once is dropped, as packets are: the client retries. Answers that have to
+wait for upstreams are tasks, bounded by the forwarder.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ BUFFER = 4 << 20
 _log = logger("dns")
 
 Observe = Callable[[int, float], None]
-"""Told how many packets a wake-up answered, and how long it took."""
+"""Called with how many packets a wake-up answered, and how long it took."""
 
 
 class PacketServer:
-    """Answers what comes in on a socket, from ``start`` to ``stop``; it owns the socket."""
+    """Answers the packets of a socket, from ``start`` to ``stop``; it owns the socket."""
 
     def __init__(
         self, sock: socket.socket, responder: Responder, *, observe: Observe | None = None
@@ -69,7 +69,7 @@ class PacketServer:
             except BlockingIOError:
                 break
             except OSError:
-                continue  # an earlier answer met a closed port, and the socket tells us now
+                continue  # an earlier answer reached a closed port, and the socket reports it now
             count += 1
             entry = table.get(data[2:])
             if entry is not None:
@@ -80,7 +80,7 @@ class PacketServer:
                         host = plain(host)
                     turns = entry.places.get(spot(host).number)
                 if turns is not None:
-                    entry.hits += 1
+                    entry.tally.hits += 1
                     try:
                         send(data[:2] + turns.next(), source)
                     except OSError:

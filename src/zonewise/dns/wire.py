@@ -1,13 +1,13 @@
 """DNS messages as bytes: questions taken apart, answers put together.
 
-A question comes from anybody, so ``read_question`` believes nothing: every length is checked, names
-are never followed through pointers (a question needs none), and what is wrong ends in ``Malformed``
+Questions are untrusted, so ``read_question`` assumes nothing: every length is checked, names are
+never followed through pointers (a question needs none), and what is wrong ends in ``Malformed``
 with the code to answer. Answers of upstream servers are read by ``read_message``; there pointers
-are followed, each only backwards, so a loop cannot be.
+are followed, each only backwards, so there can be no loop.
 
 ``write`` compresses every name that may be (the target of an SRV record may not, RFC 2782), then
-drops whole records from the end until the message fits, and says so with TC. The question goes out
-as it came in, letter by letter: resolvers draw its case at random and compare (0x20).
+drops whole records from the end until the message fits, and says so with TC. The question is echoed
+byte for byte: resolvers draw its case at random and compare (0x20).
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class Malformed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Edns:
-    """What the asker says of itself; ``options`` by code, as they came."""
+    """What the client says of itself; ``options`` by code, as received."""
 
     size: int
     version: int = 0
@@ -108,7 +108,7 @@ class Edns:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question as it came: its name in the asker's case and in lower case."""
+    """A question as received: its name in the client's case and in lower case."""
 
     id: int
     flags: int
@@ -297,6 +297,10 @@ def _write_record(out: bytearray, record: ResourceRecord, known: dict[bytes, int
 
 def _write_name(out: bytearray, name: bytes, known: dict[bytes, int]) -> None:
     at = len(out)
+    pointer = known.get(name)
+    if pointer is not None:
+        out += (0xC000 | pointer).to_bytes(2, "big")
+        return
     for suffix in suffixes(name):
         pointer = known.get(suffix)
         if pointer is not None:

@@ -1,16 +1,16 @@
 """What the cluster answers to a question: records as a function of the directory and a place.
 
 Answers are those of CoreDNS 1.15 with ``pods verified``, ``zonal`` and ``ttl 5``; where they differ
-``docs/dns.md`` says why. In short: a name that is not there is NXDOMAIN, one that is there without
-records of the type is NODATA, both with the SOA of the domain. A headless Service nobody of which
-is ready is not there. An alias (ExternalName) is followed here as far as it leads through the
-cluster; if it leads out of it, ``Resolved.outside`` names where the rest has to be asked for.
+``docs/dns.md`` says why. In short: a name that does not exist is NXDOMAIN, one that exists without
+records of the type is NODATA, both with the SOA of the domain. A headless Service without a ready
+endpoint does not exist. An alias (ExternalName) is followed here as far as it leads through the
+cluster; if it leads out of it, ``Resolved.outside`` names where the rest has to be looked up.
 
 ``None`` instead of an answer means that the question is not ours: every name outside of the
-cluster's domains, and addresses in the reverse domains that nobody in the cluster has.
+cluster's domains, and addresses in the reverse domains that nothing in the cluster has.
 
-While it looks things up, ``_Asking`` notes every token it depends on, whether found or not, and
-whether the asker's place mattered. Nobody else has to know what an answer was made from.
+While it looks things up, ``_Asking`` records every token it depends on, whether found or not, and
+whether the client's place mattered. No other code has to know what an answer was made from.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from dataclasses import dataclass, field, replace
 
 from zonewise.api.errors import ParseError
 from zonewise.dns.directory import (
+    ChangeToken,
     Directory,
-    Token,
     address_token,
     namespace_token,
     node_token,
     service_token,
 )
-from zonewise.dns.names import is_within, labels_of, name_of, parse_domain
+from zonewise.dns.names import is_within, labels_of, name_of, parse_domain, suffixes
 from zonewise.dns.wire import Message, Question, Rcode, RecordType, ResourceRecord, address_record
 from zonewise.topology.locators import NOWHERE, Locators, PodLocation
 from zonewise.traffic.named import NO_PORT, NamedEndpoint, NamedService, Port, packed
@@ -44,6 +44,9 @@ ALIASES = 11
 V4_REVERSE, V6_REVERSE = parse_domain("in-addr.arpa"), parse_domain("ip6.arpa")
 REVERSE = (V4_REVERSE, V6_REVERSE)
 _SOA_TIMES = b"".join(value.to_bytes(4, "big") for value in (7200, 1800, 86_400, TTL))
+_UNKNOWN_OF_NS = (RecordType.TXT, RecordType.PTR)
+"""For these CoreDNS denies its own name, ``ns.dns``."""
+
 _SIZES: Mapping[int, int] = {RecordType.A: 4, RecordType.AAAA: 16}
 _HEX = frozenset("0123456789abcdef")
 
@@ -53,11 +56,18 @@ class Domains:
     """The names that are ours; the first domain is the one that PTR records lead to."""
 
     cluster: tuple[bytes, ...]
+    all: frozenset[bytes] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "all", frozenset((*self.cluster, *REVERSE)))
 
     def of(self, name: bytes) -> bytes | None:
         """The longest of our domains that a name, in lower case, is in."""
-        found = (domain for domain in (*self.cluster, *REVERSE) if is_within(name, domain))
-        return max(found, key=len, default=None)
+        ours = self.all
+        for suffix in suffixes(name):
+            if suffix in ours:
+                return suffix
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,15 +75,15 @@ class Resolved:
     """An answer, what it was made from, and what is still missing."""
 
     message: Message
-    basis: frozenset[Token] = frozenset()
+    basis: frozenset[ChangeToken] = frozenset()
     near: bool = False
     """Whether another place might get another answer."""
 
     outside: bytes | None = None
-    """Where the last alias leads, if that has to be asked elsewhere."""
+    """Where the last alias leads, if that has to be looked up elsewhere."""
 
     spread: int = 0
-    """How many records, at the end of the answers, may be told in any order."""
+    """How many records, at the end of the answers, may be sent in any order."""
 
     domain: bytes = b""
 
@@ -90,7 +100,7 @@ class DnsCluster:
     addresses: tuple[str, ...] = ()
 
     def resolve(self, question: Question, spot: PodLocation = NOWHERE) -> Resolved | None:
-        """The answer for somebody in a place, or None if the question is not ours."""
+        """The answer for a client in a place, or None if the question is not ours."""
         domain = self.domains.of(question.lower)
         if domain is None:
             return None
@@ -130,18 +140,19 @@ class _Asking:
 
     cluster: DnsCluster
     spot: PodLocation
-    basis: set[Token] = field(default_factory=set)
+    basis: set[ChangeToken] = field(default_factory=set)
     near: bool = False
 
     def resolve(self, question: Question, domain: bytes) -> Resolved | None:
-        """The answer, or None if nobody in the cluster has the address that is asked for."""
+        """The answer, or None if nothing in the cluster has the requested address."""
         zone = question.name[len(question.name) - len(domain) :]
         labels = labels_of(question.lower[: len(question.lower) - len(domain)] + b"\0")
-        if domain in REVERSE and labels:
-            records = self._reverse(question, domain, labels)
-            return None if records is None else self._resolved(_Made(records), zone, domain)
         made = self._special(question, zone, labels)
-        if made is None:
+        if made is None and domain in REVERSE:
+            made = self._reverse(question, domain, labels)
+            if made is None:
+                return None
+        elif made is None:
             made = self._named(question, zone, domain, parse_name(labels))
         return self._resolved(made, zone, domain)
 
@@ -160,10 +171,10 @@ class _Asking:
     def _named(
         self, question: Question, zone: bytes, domain: bytes, asked: NameQuestion | None
     ) -> _Made | None:
-        """The records of a name of the cluster; None if it is not there."""
+        """The records of a name of the cluster; None if it does not exist."""
         found = None if asked is None else self._find(asked)
         if found is None:
-            # As CoreDNS: below the apex a question for SOA only finds out whose domain it is.
+            # As CoreDNS: below the apex a question for SOA only finds out the domain.
             return _Made() if question.type == RecordType.SOA else None
         if question.type == RecordType.SRV:
             return _services(question, found, labels_of(zone))
@@ -173,10 +184,10 @@ class _Asking:
             return _Made([_alias(question.name, found.alias)])
         return _Made()
 
-    def _reverse(
-        self, question: Question, domain: bytes, labels: Sequence[str]
-    ) -> list[ResourceRecord] | None:
-        """The names of an address; None if nobody here has it."""
+    def _reverse(self, question: Question, domain: bytes, labels: Sequence[str]) -> _Made | None:
+        """The names of an address; None if nothing here has it, or it is not about an address."""
+        if question.type == RecordType.SOA or (not labels and question.type != RecordType.TXT):
+            return _Made()  # the domain, and that it exists
         address = _reverse_address(labels, domain) if question.type == RecordType.PTR else None
         if address is None:
             return None
@@ -201,7 +212,7 @@ class _Asking:
             for one in targets
             if one
         ]
-        return records or None
+        return _Made(records) if records else None
 
     def _special(self, question: Question, zone: bytes, labels: Sequence[str]) -> _Made | None:
         """The few names that are not of Services or pods."""
@@ -209,7 +220,7 @@ class _Asking:
             return _Made([_soa(zone, self.cluster.serial())])
         if not labels and question.type == RecordType.NS:
             return self._name_servers(question, zone)
-        if tuple(labels) == ("ns", "dns") and question.type != RecordType.TXT:
+        if tuple(labels) == ("ns", "dns") and question.type not in _UNKNOWN_OF_NS:
             size = _SIZES.get(question.type)
             own = dict.fromkeys(address for _, address in self._own())
             return _Made(
@@ -256,7 +267,7 @@ class _Asking:
         return [(("ns", "dns"), packed(address)) for address in self.cluster.addresses]
 
     def _find(self, asked: NameQuestion) -> _Found | None:
-        """What is behind a name; None if the name is not there."""
+        """What is behind a name; None if the name does not exist."""
         if not asked.kind:
             return _Found()
         self.basis.add(namespace_token(asked.namespace))
@@ -272,8 +283,8 @@ class _Asking:
         if address is None or address.text != text:
             return None
         self.basis.add(address_token(text))
-        owners = self.cluster.locators.owners(text)
-        if not any(namespace == asked.namespace for namespace, _ in owners):
+        pods = self.cluster.locators.named(text)
+        if not any(namespace == asked.namespace for namespace, _ in pods):
             return None
         return _Found([_Item(packed(text), 0, (asked.service, asked.namespace, POD))])
 
@@ -299,7 +310,7 @@ class _Asking:
     def _chosen(
         self, asked: NameQuestion, entry: NamedService, name: tuple[str, ...]
     ) -> _Found | None:
-        """The endpoints that are asked for, as items; None if there are none at all."""
+        """The requested endpoints, as items; None if there are none at all."""
         known = [
             (one, ports)
             for one in self.cluster.directory.endpoints((entry.namespace, entry.name))

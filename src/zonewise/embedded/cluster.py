@@ -1,12 +1,12 @@
-"""A whole cluster in this process: the API server and everyone who works in it.
+"""A whole cluster in this process: the API server and all its components.
 
-``start`` serves (or, without a port, lives for callers in this process alone), ``run`` lets the
-components work, ``close`` ends both. A cluster needs no order between its parts: each waits for its
-own stores and finds its work in objects. What may differ is in ``ClusterSettings``; what the layers
-above add (controllers of their own, a dashboard) comes as further parts.
+``start`` serves (or, without a port, only callers in this process), ``run`` runs the components,
+``close`` ends both. A cluster needs no order between its parts: each waits for its own stores and
+finds its work in objects. Options are in ``ClusterSettings``; what the layers above add
+(controllers of their own, a dashboard) is passed as further parts.
 
-Time and chance come from outside: with a virtual clock, and ``inline`` so that no thread is waited
-for, a cluster lives through an hour in seconds.
+Time and randomness are arguments: with a virtual clock, and ``inline`` so that no thread is waited
+for, a cluster runs an hour in seconds.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from zonewise.components.workloads.cronjobs.controller import CronJobs
 from zonewise.components.workloads.daemonsets.controller import DaemonSets
 from zonewise.components.workloads.deployments.controller import Deployments
 from zonewise.components.workloads.jobs.controller import Jobs
-from zonewise.components.workloads.removal import Mode
+from zonewise.components.workloads.removal import RemovalMode
 from zonewise.components.workloads.replicasets.controller import ReplicaSets
 from zonewise.components.workloads.statefulsets.controller import StatefulSets
 from zonewise.controllers.budgets import BudgetsController, BudgetsSettings
@@ -70,14 +70,14 @@ class ClusterSettings:
         default_factory=lambda: server.ServerSettings(service_networks=server.DUAL_STACK)
     )
     kubelets: kubelet.KubeletSettings = kubelet.DUAL_STACK
-    removal: Mode = "evict"
+    removal: RemovalMode = "evict"
 
 
 class EmbeddedCluster:
     """The API server and its components.
 
     ``rng`` is what parts draw with. ``identities`` draws uids and generated names, which must never
-    come again on a folder that is kept: give one without a seed there.
+    repeat on a folder that is kept: give one without a seed there.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class EmbeddedCluster:
         self.components.add("simulated clients", lambda _: self.clients)
 
     def _guarded(self, clock: Callable[[], float]) -> BudgetsCache:
-        """Have evictions ask the budgets per domain."""
+        """Have evictions check the budgets per domain."""
         budgets_cache = BudgetsCache()
         cache = self.components.cache
         for cls, listener in budgets_cache.listeners(OWNERS).items():
@@ -175,7 +175,7 @@ def _rollouts(context: ComponentContext, budgets_cache: BudgetsCache) -> Rollout
 
 
 def _parts(settings: ClusterSettings, budgets_cache: BudgetsCache) -> Parts:
-    """Everyone who works in an embedded cluster, under the names their users know."""
+    """All components of an embedded cluster, under their Kubernetes names."""
     removal = settings.removal
     return {
         "default-scheduler": Scheduler,

@@ -1,13 +1,14 @@
-"""The driver ``csi.zonewise.io`` in an embedded cluster: volumes one can look into.
+"""The driver ``csi.zonewise.io`` in an embedded cluster: real volumes.
 
 One data folder holds the pools of all zones; every node has the driver as if it ran there, and its
-kubelet mounts volumes below ``nodes/``. All calls stay in this process. Who may not mount (no root,
-a container without the right, no mkfs) has volumes that are folders and mounts that are links.
+kubelet mounts volumes below ``nodes/``. All calls stay in this process. Where mounting is
+impossible (no root, a container without permission, no mkfs) volumes are folders and mounts are
+links.
 
 The pools are in the ConfigMap ``zonewise-system/csi``, key ``config.json``, in the form that
-``zonewise csi --config`` reads; a change counts at once, a faulty one changes nothing and is said
-so. As long as the annotation ``csi.zonewise.io/pools: by-zone`` is there, each zone that a node is
-in gets a pool of its own; take it away to have the pools to yourself.
+``zonewise csi --config`` reads; a change counts at once, a faulty one changes nothing and is
+reported. As long as the annotation ``csi.zonewise.io/pools: by-zone`` exists, each zone that a node
+is in gets a pool of its own; remove it to manage the pools yourself.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import asyncio
 import json
 import os
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -36,9 +37,11 @@ from zonewise.csi.pod_mounts import PodMounts
 from zonewise.csi.provisioner import DriverLoops
 from zonewise.csi.registration import Registration
 from zonewise.csi.services.node import NodeService
+from zonewise.csi.services.plugin import NO_CLUSTER
 from zonewise.csi.snapshot_definitions import definitions
 from zonewise.csi.status import CsiError
 from zonewise.csi.takeover import CONFIG, KEY, FollowedConfiguration, TakeoverController
+from zonewise.csi.takeover.controller import StatesByCluster
 from zonewise.csi.transport.calls import Calls, CallWorker
 from zonewise.csi.transport.client import CsiClient, InProcessClient
 from zonewise.embedded.seed.seed_marker import NAMESPACE, ConfigMap, ensure_namespace
@@ -48,7 +51,6 @@ from zonewise.runtime.controller.controller import Controller
 from zonewise.runtime.process.logs import logger
 from zonewise.storage.configuration import StorageConfiguration, parse_configuration
 from zonewise.storage.domains import DomainLabels, parse_domain_labels
-from zonewise.storage.pools import PoolState
 from zonewise.storage.takeover.editing import MAP
 from zonewise.topology import ZONE_LABEL, zone_of
 
@@ -112,7 +114,7 @@ class EmbeddedDriver:
     def parts(
         self, settings: kubelet.KubeletSettings
     ) -> dict[str, Callable[[ComponentContext], Component]]:
-        """Who works for the driver, the kubelets included."""
+        """The components of the driver, the kubelets included."""
         return {
             "kubelet": lambda context: kubelet.Kubelets(context, settings, self._volumes),
             "csi-configuration": lambda context: PoolConfiguration(context, self),
@@ -130,8 +132,8 @@ class EmbeddedDriver:
         self._data.pools.prepare(configuration)
         self.followed.use(configuration)
 
-    async def _states(self, configuration: StorageConfiguration) -> Mapping[str, PoolState]:
-        return await self._worker(lambda: self._data.pools.states(configuration))
+    async def _states(self, configuration: StorageConfiguration) -> StatesByCluster:
+        return {NO_CLUSTER: await self._worker(lambda: self._data.pools.states(configuration))}
 
     @property
     def labels(self) -> DomainLabels:
@@ -144,7 +146,7 @@ class EmbeddedDriver:
             await self._mounts.close()
 
     def close(self) -> None:
-        """Let go of the folder."""
+        """Release the folder."""
         self._data.close()
 
     def _volumes(self, context: ComponentContext) -> PodMounts:
@@ -212,8 +214,8 @@ class PoolConfiguration:
         if text != self._text:
             self._take_over(found, text)
         by_zone = found.metadata.annotations.get(BY_ZONE) == "by-zone"
-        # What is wrong is left to whoever wrote it: a pool added there would count as little, and
-        # be added again and again.
+        # An invalid configuration is left to its author: a pool added there would not count, and be
+        # added again and again.
         if by_zone and self._driver.followed.problem is None:
             await self._add_zones(text, zones, found.metadata.resource_version)
         return None
@@ -221,7 +223,7 @@ class PoolConfiguration:
     async def _create(self, zones: list[str]) -> None:
         value: dict[str, Any] = {"version": 2, "pools": [_pool(zone) for zone in zones]}
         if taken := self._driver.followed.current.takeover.targets:
-            # Whoever deletes the ConfigMap has not said that a failed zone is back.
+            # Deleting the ConfigMap does not mean that a failed zone is back.
             value[MAP] = {source: list(by) for source, by in taken.items()}
         body = {
             "metadata": {
@@ -263,7 +265,7 @@ class PoolConfiguration:
 
 
 class _Program:
-    """Makes the driver known to the cluster, then serves claims and snapshots."""
+    """Registers the driver in the cluster, then serves claims and snapshots."""
 
     def __init__(self, context: ComponentContext, client: CsiClient) -> None:
         self._client = context.client

@@ -1,20 +1,20 @@
-"""Clients that are not there: requests to every Service, drawn and routed, never sent.
+"""Simulated clients: requests to every Service, drawn and routed, never sent.
 
 Every second a few requests are drawn. Each starts on a node, chosen by its CPU as the zones' shares
 are, and goes to a port of the Service's ClusterIP, from where a proxy on that node would send it by
 the EndpointSlices of the moment (``zonewise.traffic.routes``). Nothing is sent; what is counted is
-whether the endpoint was in the node's zone, in another one, or whether nobody answered: the proxy
-drops or rejects, or the endpoint is on a node that failed, which the cluster notices only after a
-while. Nodes that failed send nothing. So the numbers say what real traffic of that shape would have
-done, no more: no latencies, no connections that stay.
+whether the endpoint was in the node's zone, in another one, or whether there was no answer: the
+proxy drops or rejects, or the endpoint is on a node that failed, which the cluster notices only
+after a while. Nodes that failed send nothing. So the numbers say what real traffic of that shape
+would have done, no more: no latencies, no connections that stay.
 
-Clients of a Service come with its first endpoint: until then nobody is counted as unanswered.
-The counts of the last ``WINDOW`` seconds are in memory and in the ConfigMap ``zonewise-system/
-traffic``, one entry per Service, for whoever looks from outside. It is written when a number in it
-changed, at most every ``PAUSE`` seconds. After a restart counting starts anew.
+Clients of a Service start with its first endpoint: until then no request counts as unanswered. The
+counts of the last ``WINDOW`` seconds are in memory and in the ConfigMap ``zonewise-system/
+traffic``, one entry per Service, for readers from outside. It is written when a number in it
+changed, at most every ``PAUSE`` seconds. After a restart counting starts again.
 
 Bounded: ``RATE`` requests in a second over all Services, each at most ``RATE_EACH``. What a proxy
-in a place does with a Service is worked out once and kept until the Service or a slice changes, or
+in a place does with a Service is computed once and kept until the Service or a slice changes, or
 the place; with topology keys, until the labels of any node do.
 """
 
@@ -73,9 +73,9 @@ class RequestCount:
         return self.in_zone + self.elsewhere + self.nowhere
 
 
-Port: TypeAlias = tuple[tuple[Backend, ...], tuple[int, ...]]
+PortBackends: TypeAlias = tuple[tuple[Backend, ...], tuple[int, ...]]
 """The endpoints that a request to a port may go to, and their weights, added up."""
-Ports: TypeAlias = tuple[Port, ...]
+Ports: TypeAlias = tuple[PortBackends, ...]
 """The ports of a Service."""
 
 
@@ -103,7 +103,7 @@ class SimulatedTraffic:
         self._slices.on_change(self._slice_changed)
 
     async def run(self) -> None:
-        """Draw, count and tell."""
+        """Draw, count and publish."""
         await self._cache.synced()
         loop = asyncio.get_running_loop()
         next_told = loop.time()

@@ -74,9 +74,11 @@ def _pod(report: PodReport) -> list[str]:
 
 
 def _why(report: PodReport) -> str:
-    """The reason, in words that the sentence has not said yet."""
+    """The reason, without words that the sentence already has."""
     verdict = report.verdict
-    if verdict.reason.code == ALLOWED and verdict.judged:
+    if verdict.reason.code == ALLOWED and not verdict.judged:
+        return "the PodDisruptionBudgets that cover it agree"
+    if verdict.reason.code == ALLOWED:
         names = ", ".join(f"{budget.kind} {budget.name}" for budget in verdict.judged)
         agree = "the budget that covers it agrees" if len(verdict.judged) == 1 else ""
         return f"{agree or 'the budgets that cover it agree'} ({names})"

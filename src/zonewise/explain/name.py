@@ -1,8 +1,8 @@
-"""What a client is told when it asks for a Service by name, and why.
+"""What a client gets when it resolves a Service by name, and why.
 
-The same functions that the name server answers with, over a snapshot: what the name asks for, where
-the client is, which rule chose, and why everybody else was left out. A name of one endpoint, a
-cluster IP or an alias is the same for everybody, and the report says so.
+The same functions that the name server answers with, over a snapshot: what the name means, where
+the client is, which rule chose, and why all other endpoints were left out. A name of one endpoint,
+a cluster IP or an alias is the same for all clients, and the report says so.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from zonewise.traffic.routes import ProxyLocation, RouteRule, Selection
 
 @dataclass(frozen=True, slots=True)
 class NameClient:
-    """Who asks: an address, the pod that has it, and where that is."""
+    """The client: an address, the pod that has it, and where that is."""
 
     address: str = ""
     pod: str = ""
@@ -44,7 +44,7 @@ class NameClient:
 
 @dataclass(frozen=True, slots=True)
 class ToldEndpoint:
-    """An address that is told, or the reason why it is not."""
+    """An address that is returned, or the reason why it is not."""
 
     address: str
     node: str
@@ -161,7 +161,9 @@ def name_page(report: NameReport) -> str:
     """A report for people."""
     blocks = [[report.verdict]]
     for part in report.families:
-        rows = [[one.address, one.node or "–", one.zone or "–", "told", ""] for one in part.told]
+        rows = [
+            [one.address, one.node or "–", one.zone or "–", "returned", ""] for one in part.told
+        ]
         rows += [
             [one.address, one.node or "–", one.zone or "–", "left out", one.reason]
             for one in part.left_out
@@ -216,7 +218,7 @@ def _reason(
     placed: bool,
     count: int,
 ) -> Reason:
-    """Why these are told."""
+    """Why these are returned."""
     told, zone = len(chosen.targets), client.spot.labels.get(ZONE_LABEL, "")
     some = f"{told} of {count} endpoints are returned"
     hinted = "zone" if any(one.hint.zones for one in chosen.targets) else "node"
@@ -260,7 +262,7 @@ def _why_not(
     keys: Sequence[str],
     nodes: dict[str, Any],
 ) -> str:
-    """Why an endpoint is not told."""
+    """Why an endpoint is not returned."""
     match chosen.rule:
         case RouteRule.SAME_NODE:
             return f"hinted for node {', '.join(one.hint.nodes)}"

@@ -1,4 +1,4 @@
-"""Reports for people: the verdict first, then the numbers it comes from, then what would help."""
+"""Reports as text: the verdict first, then the numbers it comes from, then what would help."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def _traffic(report: ServiceReport, part: FamilyReport) -> list[str]:
 def _advice(part: FamilyReport) -> list[str]:
     lines = [f"What would help: {part.reason.fix}"] if part.reason.fix else []
     if not part.up_to_date:
-        lines.append("The slices carry other hints: whoever writes them has not done so yet.")
+        lines.append("The slices carry other hints: their controller has not written these yet.")
     return lines
 
 

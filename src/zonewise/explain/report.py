@@ -1,4 +1,4 @@
-"""What is told about a Service: one part per address family, exact until it is printed."""
+"""The report about a Service: one part per address family, exact until it is printed."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class FamilyReport:
     weights: str = ""
     """The text of the weights that were decided; then ``decided`` is what proxies do with them."""
     stock: Effect | None = None
-    """In mode weighted, what proxies do that do not know weights."""
+    """In mode weighted, what proxies without support for weights do."""
     keys: KeysReport | None = None
     """What its topology keys mean, if it has some."""
 

@@ -1,9 +1,9 @@
 """Why a Service has the hints it has, or none.
 
 The report is the controller's own decision, made again: the same function, fed with the same
-objects. Beside it stands what the slices carry at this moment, so that "it will be" and "it is" are
-never mixed up. All traffic is computed through the routes of a proxy, over every endpoint a proxy
-sees, also those in slices of somebody else.
+objects. Beside it is what the slices carry at this moment, so that the decision and the present
+state are never confused. All traffic is computed through the routes of a proxy, over every endpoint
+a proxy sees, also those in slices of other controllers.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def _nobody_decides(
     if foreign and not ours and not service.spec.selector:
         return Reason(
             code="NoSelector",
-            message="the Service has no selector, so whoever writes its slices also hints them",
+            message="the Service has no selector, so its slices and hints are written elsewhere",
             object=about,
             fix=f"Give it a selector, or hints where its slices come from ({MANAGED_BY_LABEL}).",
         )
@@ -122,7 +122,7 @@ def _family(
     everyone = (*decided, *endpoints.foreign)
     there = (*endpoints.written, *endpoints.foreign)
     bare = tuple(replace(one, hint=NO_HINT) if one.hint else one for one in everyone)
-    # A slice of somebody else carries no weights, and then proxies obey none.
+    # A slice of another controller carries no weights, and then proxies obey none.
     weighed = not any(target.ready for target in endpoints.foreign)
     decided_weights = decision.weights if weighed else ""
     written_weights = endpoints.previous.weights if weighed else ""

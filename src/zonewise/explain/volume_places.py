@@ -1,7 +1,7 @@
 """From where a volume can be used: its home, and the nodes that stand in for it now. Pure.
 
-The second place of a volume is one label that nodes have only during a takeover, so who it is can
-be read off the nodes. Where they are is told in the words of the home: by the same keys.
+The second place of a volume is one label that nodes have only during a takeover, so the nodes that
+stand in can be found by it. Where they are is given by the same keys as the home.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from zonewise.api.objects.core import Node
 from zonewise.api.objects.storage import PersistentVolume
 from zonewise.storage.domains import TAKEOVER, short
 
-Term = Mapping[str, str]
+AffinityTerm = Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class VolumePlaces:
-    """The terms of a volume's node affinity, told apart."""
+    """The terms of a volume's node affinity, separated."""
 
-    homes: tuple[Term, ...] = ()
+    homes: tuple[AffinityTerm, ...] = ()
     """Domains; empty is everywhere."""
-    others: tuple[Term, ...] = ()
+    others: tuple[AffinityTerm, ...] = ()
     """Labels of nodes that stand in for them."""
-    now: tuple[Term, ...] | None = None
+    now: tuple[AffinityTerm, ...] | None = None
     """Where nodes with these labels are; None if no node is known."""
 
     @property
-    def terms(self) -> tuple[Term, ...]:
+    def terms(self) -> tuple[AffinityTerm, ...]:
         """All of them, as the volume has them: homes first."""
         return self.homes + self.others
 
@@ -60,7 +60,9 @@ def volume_places(volume: PersistentVolume | None, nodes: Iterable[Node]) -> Vol
     return VolumePlaces(homes, others, _now(homes, others, known) if known else None)
 
 
-def _now(homes: Iterable[Term], others: Iterable[Term], known: Iterable[Term]) -> tuple[Term, ...]:
+def _now(
+    homes: Iterable[AffinityTerm], others: Iterable[AffinityTerm], known: Iterable[AffinityTerm]
+) -> tuple[AffinityTerm, ...]:
     keys = list(dict.fromkeys(key for home in homes for key in home))
     found = {
         tuple((key, labels[key]) for key in keys if key in labels)
@@ -70,7 +72,7 @@ def _now(homes: Iterable[Term], others: Iterable[Term], known: Iterable[Term]) -
     return tuple(dict(one) or {"node": "without a domain"} for one in sorted(found))
 
 
-def where(domains: Iterable[Term]) -> str:
+def where(domains: Iterable[AffinityTerm]) -> str:
     """Domains as text."""
     found = [" and ".join(f"{short(key)} {value}" for key, value in one.items()) for one in domains]
     return " or ".join(found) or "everywhere"

@@ -1,12 +1,12 @@
 """Why a volume is where it is, or why a claim has none: pool, domain, what was tried, what helps.
 
-A bound volume says itself which pool it was cut from and from where it can be used. Why follows by
+A bound volume says itself which pool it is in and from where it can be used. The reason follows by
 making the driver's decision once more: the requirement that the claim gives now, over the pools of
-the configuration, with the volume's own bytes free again. A claim that waits is asked the same, or
-it is said what must come first: a class, a pod, a node.
+the configuration, with the volume's own bytes free again. For a claim that waits the same is done,
+or the report says what must come first: a class, a pod, a node.
 
 Bytes that are promised are counted from the volumes of the snapshot; snapshots of volumes are not
-in it, so a pool may in truth be fuller.
+in it, so a pool may in fact be fuller.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class VolumeReport:
     reason: Reason
     tried: tuple[Tried, ...] = ()
     said: tuple[str, ...] = ()
-    """What the provisioner and the scheduler said last."""
+    """The last messages of the provisioner and the scheduler."""
 
     def plain(self) -> dict[str, Any]:
         """As JSON has it."""
@@ -212,7 +212,7 @@ def _first(
     claim: PersistentVolumeClaim,
     made_by: StorageClass | None,
 ) -> Reason | None:
-    """What must come before a driver is asked at all."""
+    """What must happen before a driver is called at all."""
     name = f"claim {blank.claim}"
     if claim.spec.volume_name:
         return Reason(

@@ -5,20 +5,21 @@ DaemonSet the nodes' (registrar). The program is the same in both. Pools are in 
 ``csi``, which the driver reads again when it changes; it is printed without content where none is
 given, so that applying it again leaves pools and takeovers as they are.
 
-*Rights.* The controller's account may do what its sidecars do to volumes, claims and snapshots, and
-may write leases and capacities in its own namespace alone; Secrets it may not read, as a class that
-needs none must not cost that right. For takeover it labels nodes, deletes pods of dead ones, and
-writes the two ConfigMaps of the driver. The nodes' account may read nodes: where each is. Mounting
-for other pods needs a privileged container on the node; nothing else there is.
+*Permissions.* The controller's account may do what its sidecars do to volumes, claims and
+snapshots, and may write leases and capacities in its own namespace only; it may not read Secrets,
+as a class that needs none must not cost that permission. For takeover it labels nodes, deletes pods
+of dead ones, and writes the two ConfigMaps of the driver. The nodes' account may read nodes: where
+each is. Mounting for other pods needs a privileged container on the node; no other container is
+privileged.
 
-*Flags.* ``--immediate-topology=false``: claims that bind at once are told no domain, so that the
+*Flags.* ``--immediate-topology=false``: claims that bind immediately get no domain, so that the
 driver balances them and their volumes can be used from everywhere. ``--enable-capacity``: the
-scheduler learns where there is room. ``--extra-create-metadata``: images on Ceph carry the claim's
+scheduler gets the free capacity. ``--extra-create-metadata``: images on Ceph carry the claim's
 names.
 
-*krbd and rbd-nbd* want more of the node: its devices in sysfs, its kernel's modules, its network,
-because connections of the kernel's client are in the network of whoever maps, and end with it, and
-its process ids, by which rbd-nbd is found again. Only ``ceph-rbd`` has these.
+*krbd and rbd-nbd* need more of the node: its devices in sysfs, its kernel's modules, its network,
+because connections of the kernel's client are in the network namespace of the mapping process, and
+end with it, and its process ids, by which rbd-nbd is found again. Only ``ceph-rbd`` has these.
 
 *On Ceph* the ConfigMap names the cluster, and the key of the driver's user is in a Secret that the
 administrator makes: printed here it would be overwritten with every installation. Pods wait for it.
@@ -42,6 +43,11 @@ CEPH_CLUSTER = "ceph"
 CEPH_USER = "zonewise"
 CEPH_KEY_SECRET = "csi-ceph"  # noqa: S105
 CEPH_FOLDER = "/ceph"
+IMAGE_BASE = "zonewise.io/image-base"
+CEPH_BASE = (
+    "Debian 12 with Python 3.11, which loads Debian's python3-rados and python3-rbd:"
+    " docker build --target ceph ."
+)
 STATUS = "csi-takeover"
 NAMESPACE = "zonewise-system"
 DATA = "/var/lib/zonewise/csi"
@@ -60,7 +66,7 @@ _READ = ("get", "list", "watch")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WantedCsi:
-    """The choices of whoever installs the driver."""
+    """The installation options of the driver."""
 
     image: str
     version: str = ""
@@ -124,7 +130,7 @@ def csi_manifests(wanted: WantedCsi) -> list[Obj]:
 
 
 def _data(wanted: WantedCsi) -> Obj:
-    """What of the configuration is given; who applies nothing again overwrites nothing."""
+    """The given part of the configuration; what is not given is not overwritten when applied."""
     if not wanted.on_ceph:
         return {}
     cluster = {
@@ -302,7 +308,7 @@ def _deployment(wanted: WantedCsi) -> Obj:
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
-        "metadata": wanted.metadata(CSI),
+        "metadata": _metadata(wanted, CSI),
         "spec": {
             "replicas": wanted.replicas,
             "selector": {"matchLabels": dict(selected)},
@@ -341,13 +347,19 @@ def _daemon_set(wanted: WantedCsi) -> Obj:
     return {
         "apiVersion": "apps/v1",
         "kind": "DaemonSet",
-        "metadata": wanted.metadata(NODE),
+        "metadata": _metadata(wanted, NODE),
         "spec": {
             "selector": {"matchLabels": dict(selected)},
             "updateStrategy": {"rollingUpdate": {"maxUnavailable": "10%"}},
             "template": {"metadata": {"labels": dict(selected)}, "spec": pod},
         },
     }
+
+
+def _metadata(wanted: WantedCsi, name: str) -> Obj:
+    """On Ceph, with what the image must be built on: not every Python loads Ceph's modules."""
+    found = wanted.metadata(name)
+    return {**found, "annotations": {IMAGE_BASE: CEPH_BASE}} if wanted.on_ceph else found
 
 
 def _volumes(wanted: WantedCsi) -> list[Obj]:

@@ -1,12 +1,12 @@
-"""Whom API servers ask before they write, and what happens if nobody answers: the write.
+"""The webhook configurations, and what happens if no webhook answers: the write.
 
-What is about hints fails open, within two seconds: a cluster whose webhook is gone must go on as if
-it had never been there. Budgets are held where a namespace asks for it. There evictions, and a
-Deployment that makes a ReplicaSet smaller, fail closed: both are tried again. Deletions fail open,
-with an alert. Who is asked about stands in ``matchConditions``: kubelets, garbage collection, the
-controllers of namespaces and nodes never reach a webhook, up or down. Our own namespace is left
-out, so that the slices of the webhook's own Service never wait for it. The certificate's authority
-is not here: the programs put it in.
+Hints fail open, within two seconds: a cluster whose webhook is down must work as if it did not
+exist. Budgets are enforced where a namespace opts in. There evictions, and a Deployment that scales
+a ReplicaSet down, fail closed: both are retried. Deletions fail open, with an alert, after the
+longest timeout there can be: an answer that is too late does not count. Which users are matched is
+in ``matchConditions``: kubelets, garbage collection, the controllers of namespaces and nodes never
+reach a webhook, up or down. Our own namespace is left out, so that the slices of the webhook's own
+Service never wait for it. The ``caBundle`` is not set here: the programs add it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,13 @@ from __future__ import annotations
 from zonewise.install.wanted import NAME, WEBHOOK, Installation, Obj
 
 TIMEOUT = 2
-GATE_TIMEOUT = 5
+OBSERVE_TIMEOUT = 5
+GATE_TIMEOUT = 15
+DELETION_TIMEOUT = 30
+"""The maximum: a deletion whose answer is later passes.
+
+The gate itself answers within seconds; the rest is for a machine that is too busy to send or
+receive the answer."""
 OPT_IN = {"key": "zonewise.io/budgets", "operator": "In", "values": ["enforce"]}
 CONTROLLERS = (
     "replicaset-controller",
@@ -57,11 +63,13 @@ def _deletions(wanted: Installation) -> Obj:
     owned += "owner, has(owner.controller) && owner.controller)"
     who = f"request.userInfo.username in [{named}] ||"
     who += f" (request.userInfo.username == '{ALL_IN_ONE}' && {owned})"
+    enforced = {"timeoutSeconds": DELETION_TIMEOUT} if wanted.budgets == "enforce" else {}
     return _gate(wanted, "deletions", ["DELETE"], "pods") | {
         "matchConditions": [
             {"name": "workload-controllers", "expression": who},
             {"name": "stays", "expression": "!has(oldObject.metadata.deletionTimestamp)"},
-        ]
+        ],
+        **enforced,
     }
 
 
@@ -92,7 +100,7 @@ def _gate(
     hook["rules"][0] |= {"operations": operations, "resources": [resource]}
     return hook | {
         "sideEffects": "NoneOnDryRun",
-        "timeoutSeconds": GATE_TIMEOUT,
+        "timeoutSeconds": GATE_TIMEOUT if wanted.budgets == "enforce" else OBSERVE_TIMEOUT,
         "namespaceSelector": {"matchExpressions": [OPT_IN, never]},
     }
 

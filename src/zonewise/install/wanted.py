@@ -8,10 +8,10 @@ from typing import Any, Literal
 
 Obj = dict[str, Any]
 Role = Literal["own", "adopt", "observe"]
-"""Who writes EndpointSlices: we, the built-in controller with our hints, or it alone."""
+"""What writes EndpointSlices: we, the built-in controller with our hints, or it alone."""
 
-Budgets = Literal["off", "observe", "enforce"]
-"""Whether budgets per domain are kept: not at all, counted and told, or enforced."""
+BudgetsMode = Literal["off", "observe", "enforce"]
+"""Whether budgets per domain are kept: not at all, counted and reported, or enforced."""
 
 Alerts = Literal["none", "prometheusrule", "configmap"]
 
@@ -36,7 +36,7 @@ SELECTED: Mapping[str, str] = {"app.kubernetes.io/name": NAME}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Installation:
-    """The choices of whoever installs; ``arguments`` go to every program."""
+    """The installation options; ``arguments`` go to every program."""
 
     role: Role = "observe"
     image: str = NAME
@@ -47,7 +47,7 @@ class Installation:
     namespaces_are_selected: bool = False
     alerts: Alerts = "none"
     dashboard: bool = False
-    budgets: Budgets = "off"
+    budgets: BudgetsMode = "off"
     gated_users: tuple[str, ...] = ()
     dns: bool = False
 

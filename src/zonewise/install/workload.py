@@ -25,7 +25,7 @@ from zonewise.topology import HOSTNAME_LABEL, ZONE_LABEL
 CONTROLLER_MEMORY = ("256Mi", "1Gi")
 WEBHOOK_MEMORY = ("128Mi", "384Mi")
 GATE_MEMORY = ("256Mi", "1Gi")
-"""What is requested, and the limit; the webhook that keeps budgets knows every pod."""
+"""What is requested, and the limit; the webhook that enforces budgets caches every pod."""
 PRIORITY = 1_000_000
 USER = 65532
 

@@ -1,10 +1,11 @@
-"""Where a pod goes, or why it goes nowhere, in the words of Kubernetes' own scheduler.
+"""The node of a pod, or why there is none, in the words of Kubernetes' own scheduler.
 
-Per node only the first condition that fails speaks, in the order in which they are asked; only
-resources may give several reasons at once. The message counts reasons over nodes, sorted as text.
+Per node only the first condition that fails is reported, in the order in which they are checked;
+only resources may give several reasons at once. The message counts reasons over nodes, sorted as
+text.
 
 A refusal is ``resolvable`` if taking pods off that node could change the answer: only there
-preemption is worth a thought.
+preemption is considered.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from zonewise.api.reason import Reason
 
 NO_NODES: Final = "no nodes available to schedule pods"
 AFTERWARDS: Final = "no new claims to deallocate, preemption: "
-"""What follows the reasons. Of devices there are none here, but that is said of all pods."""
+"""What follows the reasons. There are no devices here, but this is part of every message."""
 
 
 class ClusterEvent(Flag):
     """What happens in a cluster, as far as it may turn a refusal."""
 
     NODE = auto()
-    """A node came, or has other labels, taints or resources."""
+    """A node was added, or has other labels, taints or resources."""
     POD_CAME = auto()
     POD_WENT = auto()
     VOLUME = auto()
@@ -109,7 +110,7 @@ class Preemption:
 class SchedulingDecision:
     """The node, or the reason of every node; then maybe a node where pods make room.
 
-    ``message`` is empty if a node was found. ``score`` is what the chosen node had; it says
+    ``message`` is empty if a node was found. ``score`` is what the chosen node had; it means
     nothing beyond this decision.
     """
 
@@ -125,7 +126,7 @@ class SchedulingDecision:
 
     @property
     def helped_by(self) -> ClusterEvent:
-        """What must happen before it is worth to ask again."""
+        """What must happen before a retry can help."""
         helped = ClusterEvent.NODE
         for refusal in self.refusals.values():
             helped |= refusal.helped_by
@@ -154,10 +155,10 @@ def together(refusals: Sequence[NodeRefusal]) -> NodeRefusal:
 
 
 def nowhere(nodes: Iterable[str], said: str) -> SchedulingDecision:
-    """A pod that no node is asked for, because of something about itself."""
+    """A pod for which no node is checked, because of something about itself."""
     refusal = NodeRefusal((said,), helped_by=ClusterEvent.NODE | ClusterEvent.VOLUME)
     refusals = dict.fromkeys(nodes, refusal)
-    # What follows the reason is what Kubernetes' scheduler says when it did not ask any node.
+    # What follows the reason is what Kubernetes' scheduler says when it did not check any node.
     message = f"0/{len(refusals)} nodes are available: {said}. not found"
     return SchedulingDecision(message=message, refusals=refusals)
 

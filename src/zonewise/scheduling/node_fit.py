@@ -1,10 +1,10 @@
-"""What one node alone says to requirements: a refusal or a score.
+"""The verdict of one node on requirements: a refusal or a score.
 
-Conditions are asked in the order of Kubernetes' scheduler, and the first that fails speaks. What
-depends on the node itself is found out once per ``shape``; ports and resources change with every
-pod. Scores are whole numbers up to 100, as there: free room (half cpu, half memory), and how much
-more even the use of the two becomes. Taints and preferences are left raw, because they are scaled
-by the best node that is possible. Pods with the same needs share the verdicts.
+Conditions are checked in the order of Kubernetes' scheduler, and the first that fails is reported.
+What depends on the node itself is computed once per ``shape``; ports and resources change with
+every pod. Scores are whole numbers up to 100, as there: free room (half cpu, half memory), and how
+much more even the use of the two becomes. Taints and preferences are left raw, because they are
+scaled by the best node that is possible. Pods with the same needs share the verdicts.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class NodeFit(NamedTuple):
     volumes: NodeRefusal | None
 
 
-Entry = tuple[int, int, int, str]
+FitEntry = tuple[int, int, int, str]
 """How good a node is, the smaller the better: score, pods, tie, name."""
 
 
@@ -44,7 +44,7 @@ class NodeVerdict(NamedTuple):
 
     version: int
     refusal: NodeRefusal | None
-    entry: Entry
+    entry: FitEntry
     standing: NodeFit
 
 
@@ -65,10 +65,10 @@ class NodeFits:
         self.verdicts: dict[str, NodeVerdict] = {}
         self.position = -1
         self.dirty: dict[int, set[str]] = {}
-        """Where to mark nodes that came, went, became possible, impossible or better."""
+        """Where to mark nodes that were added, deleted, became possible, impossible or better."""
 
     def refresh(self, names: Iterable[str], node_infos: Mapping[str, NodeInfo]) -> None:
-        """Judge these nodes anew; they may have changed, come or gone."""
+        """Judge these nodes again; they may have changed, been added or deleted."""
         verdicts, scope = self.verdicts, self._scope
         for name in names:
             if scope is not None and name not in scope:

@@ -1,7 +1,7 @@
-"""A node and the pods on it, with the sums that are asked for again and again.
+"""A node and the pods on it, with the sums that are needed again and again.
 
 ``version`` changes with everything, ``shape`` only with the node itself, so that what depends on
-the node alone is found out once. Both come from one counter of the cluster and never repeat.
+the node alone is computed once. Both come from one counter of the cluster and never repeat.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from zonewise.api.objects.core import Node
 from zonewise.api.objects.pod import Pod
 from zonewise.api.values import quantity
 from zonewise.scheduling.demand import millis, whole
-from zonewise.scheduling.requirements import EVERY_ADDRESS, Port, Requirements
+from zonewise.scheduling.requirements import EVERY_ADDRESS, HostPort, Requirements
 
 K = TypeVar("K", bound=Hashable)
 
@@ -40,7 +40,7 @@ class PodInfo:
 
     @property
     def ending(self) -> bool:
-        """Whether the pod was told to go."""
+        """Whether the pod is terminating."""
         return self.pod.metadata.deletion_timestamp is not None
 
 
@@ -77,7 +77,7 @@ class NodeInfo:
         self.used_cpu = self.used_memory = self.used_storage = 0
         self.assumed_cpu = self.assumed_memory = 0
         self.used_others: dict[str, int] = {}
-        self.used_ports: dict[Port, int] = {}
+        self.used_ports: dict[HostPort, int] = {}
         self.become(node, version)
 
     def become(self, node: Node, version: int) -> None:
@@ -94,20 +94,20 @@ class NodeInfo:
         self.shape = self.version = version
 
     def put(self, pod_info: PodInfo, version: int) -> None:
-        """A pod comes."""
+        """A pod is added."""
         self.pod_infos[pod_info.key] = pod_info
         self._count(pod_info, 1)
         self.version = version
 
     def take(self, key: Key, version: int) -> PodInfo:
-        """A pod goes."""
+        """A pod is removed."""
         pod_info = self.pod_infos.pop(key)
         self._count(pod_info, -1)
         self.version = version
         return pod_info
 
-    def ports_free(self, ports: frozenset[Port]) -> bool:
-        """Whether nobody listens where these ports would; the address of all meets every one."""
+    def ports_free(self, ports: frozenset[HostPort]) -> bool:
+        """Whether these host ports are free; the wildcard address conflicts with every one."""
         used = self.used_ports
         for protocol, number, address in ports:
             for taken in used:

@@ -1,8 +1,8 @@
 """How many pods of a crowd are on each node, and how many carry a term.
 
 A tally is kept up to date pod by pod and shared by all requirements with the same selection. A pod
-must find the tallies it belongs to without asking each: a crowd of one namespace that needs a
-label with a certain value is filed under the three, and a pod looks under its own labels.
+must find the tallies it belongs to without testing each: a crowd of one namespace that needs a
+label with a certain value is indexed by the three, and a pod looks under its own labels.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class NodeCounts:
     def __init__(self) -> None:
         self.by_node: dict[str, int] = {}
         self.dirty: dict[int, set[str]] = {}
-        """Where to mark nodes whose count changed; whoever is in here uses the counts."""
+        """Where to mark nodes whose count changed, by the ranking that uses the counts."""
 
     def count(self, node: str, change: int) -> None:
-        """One comes or goes."""
+        """A pod was added or removed."""
         left = self.by_node.get(node, 0) + change
         if left:
             self.by_node[node] = left
@@ -92,7 +92,7 @@ class AllPodCounts:
         return tally
 
     def release(self, tally: PodCounts) -> None:
-        """One who used it does so no more."""
+        """One of its users is done with it."""
         if not tally.dirty:
             del self._tallies[tally.selections]
             filed = self._filed[tally.filed]
@@ -101,7 +101,7 @@ class AllPodCounts:
                 del self._filed[tally.filed]
 
     def count(self, pod_info: PodInfo, change: int, spaces: Spaces) -> None:
-        """A pod comes or goes."""
+        """A pod is added or removed."""
         for tally in self._asked(pod_info):
             if tally.has(pod_info, spaces):
                 tally.count(pod_info.node, change)

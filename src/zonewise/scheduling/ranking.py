@@ -1,16 +1,16 @@
-"""All nodes by how well they suit one set of requirements, kept while pods come and go.
+"""All nodes by how well they suit one set of requirements, updated incrementally.
 
-A node whose own verdict is no refusal lies in a drawer with all nodes that other pods treat alike:
+A node whose own verdict is no refusal is in a drawer with all nodes that other pods treat alike:
 same wide domains, same narrow counts, same taints and preferences. In a drawer the best is on top
-of a heap. So to choose is to compare drawers, a few dozen, and not nodes, a thousand; and a pod
-that comes moves one node. The answer is the same as if every node were asked: within a drawer all
-that differs is the node's own score.
+of a heap. So choosing compares drawers, a few dozen, and not nodes, a thousand; and a new pod moves
+one node. The answer is the same as if every node were compared: within a drawer all that differs is
+the node's own score.
 
 Ties go to the node with fewer pods, then to the smaller ``tie``, a hash of seed and name: never to
-the one that happened to come first.
+the one that happened to be added first.
 
-Not every change is looked at at once. Who counts pods or judges nodes marks the nodes that a
-ranking must see (``dirty``): counts that changed, nodes that came, went, or became better. A node
+Not every change is processed at once. The counts and verdicts mark the nodes that a ranking must
+update (``dirty``): counts that changed, nodes that were added, deleted, or became better. A node
 that only became worse, as one does that just got a pod with other requirements, stays where it is;
 its entry is corrected when it comes up. So pods with one set of requirements cost those with others
 nothing. Entries of a heap that are not the newest of their node are skipped.
@@ -23,7 +23,7 @@ from heapq import heappop, heappush, heapreplace
 
 from zonewise.scheduling import decision
 from zonewise.scheduling.decision import NodeRefusal
-from zonewise.scheduling.node_fit import Entry, NodeFits
+from zonewise.scheduling.node_fit import FitEntry, NodeFits
 from zonewise.scheduling.node_info import NodeInfo
 from zonewise.scheduling.requirements import Requirements
 from zonewise.scheduling.scores import NodeGroup, Seen, extras
@@ -39,7 +39,7 @@ class _Drawer:
     def __init__(self, key: _DrawerKey) -> None:
         self.key = key
         self.wide, self.states, self.disliked, self.preferred = key
-        self.heap: list[Entry] = []
+        self.heap: list[FitEntry] = []
         self.size = 0
 
 
@@ -53,11 +53,11 @@ class _Row:
         self.domains: list[str | None] = []
         self.wide: tuple[str | None, ...] = ()
         self.drawer: _Drawer | None = None
-        self.entry: Entry | None = None
+        self.entry: FitEntry | None = None
 
 
 class Ranking:
-    """The nodes as requirements rank them; ``itself`` if the pod is one of those it wants near."""
+    """The nodes as requirements rank them; ``itself`` if the pod matches its own affinity."""
 
     def __init__(
         self,
@@ -149,7 +149,7 @@ class Ranking:
         return found
 
     def best(self, excluded: Collection[str] = _NOBODY) -> tuple[str, int] | None:
-        """The node the pod goes to, and its score; None if no node can take it."""
+        """The pod's node, and its score; None if no node can take it."""
         least, first = self._least(), self._first()
         possible: list[NodeGroup] = []
         for drawer in tuple(self._drawers.values()):
@@ -162,7 +162,7 @@ class Ranking:
                     )
         if not possible:
             return None
-        winner: Entry | None = None
+        winner: FitEntry | None = None
         scores = extras(
             possible, self._of[CountRole.EVEN], self._of[CountRole.LIKE], self.requirements.strict
         )
@@ -262,13 +262,13 @@ class Ranking:
             del self._drawers[drawer.key]
         row.drawer = row.entry = None
 
-    def _newest(self, drawer: _Drawer, entry: Entry) -> bool:
+    def _newest(self, drawer: _Drawer, entry: FitEntry) -> bool:
         row = self._rows.get(entry[3])
         return row is not None and row.drawer is drawer and row.entry == entry
 
-    def _top(self, drawer: _Drawer, excluded: Collection[str]) -> tuple[Entry | None, int]:
+    def _top(self, drawer: _Drawer, excluded: Collection[str]) -> tuple[FitEntry | None, int]:
         """The best of a drawer, and how many there are."""
-        heap, size, aside = drawer.heap, drawer.size, list[Entry]()
+        heap, size, aside = drawer.heap, drawer.size, list[FitEntry]()
         top = None
         while heap:
             entry = heap[0]
@@ -309,7 +309,7 @@ class Ranking:
         return [topology_count.least() for _, topology_count in self._of[CountRole.SPREAD]]
 
     def _first(self) -> bool:
-        """Whether the pod is the first of those it wants to be near to: then it may go anywhere."""
+        """Whether the pod is the first that its own affinity matches: then any node will do."""
         near = self._of[CountRole.NEAR]
         return self._itself and not any(
             any(topology_count.sums.values()) for _, topology_count in near

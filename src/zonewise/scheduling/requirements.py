@@ -1,13 +1,13 @@
-"""What a pod asks of its node, compiled once for all pods that ask the same.
+"""What a pod requires of its node, compiled once for all pods that require the same.
 
 Pods of one template differ in their names only, so they are one ``Requirements``, and what was
-found out about a node for one of them holds for the next. Two pods ask the same if the parts of
-their specs that matter are equal, their namespaces too, and those of their labels that anybody asks
-for. The last point gives the pods of a StatefulSet the same requirements although each has a label
-with its own name.
+computed about a node for one of them holds for the next. Two pods require the same if the parts of
+their specs that matter are equal, their namespaces too, and those of their labels that any term
+selects by. The last point gives the pods of a StatefulSet the same requirements although each has a
+label with its own name.
 
-``RequirementsCache`` keeps them. Which labels are asked for is learned from the terms of all pods
-seen; when that set grows, pods may differ that were equal before, so the cache starts anew.
+``RequirementsCache`` keeps them. Which labels matter follows from the terms of all pods seen; when
+that set grows, pods may differ that were equal before, so the cache is cleared.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from zonewise.scheduling.terms import (
 )
 from zonewise.scheduling.volumes import NO_VOLUMES, Volumes
 
-Port = tuple[str, int, str]
+HostPort = tuple[str, int, str]
 """Protocol, number and address of a port on the node."""
 
 EVERY_ADDRESS = str(IPv4Address(0))
@@ -46,13 +46,13 @@ class NodeRequirements:
     """What one node can answer alone."""
 
     demand: Demand
-    ports: frozenset[Port]
+    ports: frozenset[HostPort]
     tolerations: tuple[Toleration, ...]
     selector: Selector
     required: NodeTerms | None
     preferred: tuple[tuple[int, NodeTerm], ...]
     names: frozenset[str] | None
-    """The only nodes that are asked, if nodes are asked for by name."""
+    """The only nodes that are considered, if nodes are required by name."""
     volumes: Volumes = NO_VOLUMES
 
     def selects(self, labels: Mapping[str, str], name: str) -> bool:
@@ -64,7 +64,7 @@ class NodeRequirements:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Requirements:
-    """Everything a pod asks for."""
+    """Everything a pod requires."""
 
     namespace: str
     labels: Mapping[str, str]
@@ -87,11 +87,11 @@ class Requirements:
 
 
 class RequirementsCache:
-    """Requirements by what they ask."""
+    """Requirements by their content."""
 
     def __init__(self) -> None:
         self.asked: set[str] = set()
-        """Labels of pods that some term asks for."""
+        """Labels of pods that some term selects by."""
         self._requirements: dict[object, Requirements] = {}
 
     def requirements(
@@ -199,7 +199,7 @@ def _compiled(pod: Pod, together: Selector | None, volumes: Volumes) -> Requirem
     )
 
 
-def _ports(spec: PodSpec) -> Iterator[Port]:
+def _ports(spec: PodSpec) -> Iterator[HostPort]:
     staying = (one for one in spec.init_containers if one.restart_policy == "Always")
     for container in (*(spec.containers or ()), *staying):
         for port in container.ports:
@@ -208,7 +208,7 @@ def _ports(spec: PodSpec) -> Iterator[Port]:
 
 
 def _names(required: NodeSelector) -> frozenset[str] | None:
-    """The nodes that all terms ask for by name; None if one of them does not."""
+    """The nodes that all terms require by name; None if one of them does not."""
     names: set[str] = set()
     for term in required.node_selector_terms or ():
         asked = [

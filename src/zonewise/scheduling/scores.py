@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from math import log
 from typing import NamedTuple
 
-from zonewise.scheduling.node_fit import TOP, Entry
+from zonewise.scheduling.node_fit import TOP, FitEntry
 from zonewise.scheduling.topology_count import TopologyCount
 from zonewise.topology import HOSTNAME_LABEL
 
@@ -31,7 +31,7 @@ class NodeGroup(NamedTuple):
     disliked: int
     preferred: int
     size: int
-    top: Entry
+    top: FitEntry
 
 
 def extras(groups: Sequence[NodeGroup], even: Numbered, likes: Numbered, strict: bool) -> list[int]:
@@ -88,7 +88,7 @@ def _crowding(group: NodeGroup, weights: Sequence[tuple[int, float, int]]) -> in
 
 
 def _liking(groups: Sequence[NodeGroup], topology_counts: Numbered) -> list[int]:
-    """Pods that are wanted near, less those that are not."""
+    """Preferred pods there, less those to be avoided."""
     raw = [
         sum(
             topology_count.weight * (group.seen[number] or 0)

@@ -1,12 +1,13 @@
-"""What the volumes of a pod ask of its node.
+"""What the volumes of a pod require of its node.
 
-A claim that is bound ties the pod to where its volume can be used. One whose class waits for the
-first consumer may be bound to any volume that is free and can be used from the node, or gets one
-made there if its class can and its driver, should it tell how much room it has, has enough. One
-that should be bound at once and is not keeps the pod waiting wherever.
+A claim that is bound ties the pod to where its volume can be used. One of a WaitForFirstConsumer
+class may be bound to any volume that is free and can be used from the node, or gets one made there
+if its class can and its driver, if it reports capacity, has enough. One that should be bound
+immediately and is not keeps the pod waiting on every node.
 
-What follows for nodes is a plain value: pods whose volumes lie in the same zone ask the same. Only
-where a driver limits how many of its volumes a node can hold, pods differ by which they are.
+What follows for nodes is a plain value: pods whose volumes are in the same zone require the same.
+Only where a driver limits how many of its volumes a node can hold does it matter which volumes they
+are.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ Attached = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Unbound:
-    """A claim that waits for the pod's node; ``node`` is the one it was told before."""
+    """A claim that waits for the pod's node; ``node`` is the one selected before."""
 
     free: tuple[tuple[str, NodeTerms | None], ...] = ()
     """Volumes that would do, the best first, and from where they can be used."""
@@ -56,7 +57,7 @@ class Unbound:
     where: NodeTerms | None = None
     """Whether a volume can be made, and for which nodes."""
     room: tuple[Selector, ...] | None = None
-    """The nodes that can reach enough free storage; None if the driver does not tell."""
+    """The nodes that can reach enough free storage; None if the driver does not report it."""
     node: str = ""
 
     def volume(self, labels: Mapping[str, str], name: str, taken: Iterable[str]) -> str:
@@ -125,7 +126,7 @@ NO_VOLUMES = Volumes()
 
 
 class VolumeCache:
-    """All claims, volumes, classes and drivers, and who uses which claim."""
+    """All claims, volumes, classes and drivers, and which pods use which claim."""
 
     def __init__(self) -> None:
         self._drivers: dict[str, CSIDriver] = {}
@@ -139,51 +140,51 @@ class VolumeCache:
         self._reserved: dict[str, Key] = {}
 
     def set_claim(self, claim: PersistentVolumeClaim) -> None:
-        """A claim came or changed."""
+        """A claim was added or changed."""
         self._claims[claim.key] = claim
 
     def remove_claim(self, key: Key) -> None:
-        """A claim is gone."""
+        """A claim was deleted."""
         self._claims.pop(key, None)
         self.release(key)
 
     def set_volume(self, volume: PersistentVolume) -> None:
-        """A volume came or changed; one that is somebody's needs no reservation."""
+        """A volume was added or changed; one with a claim needs no reservation."""
         self._volumes[volume.metadata.name] = volume
         if volume.spec.claim_ref is not None:
             self._reserved.pop(volume.metadata.name, None)
 
     def remove_volume(self, name: str) -> None:
-        """A volume is gone."""
+        """A volume was deleted."""
         self._volumes.pop(name, None)
         self._reserved.pop(name, None)
 
     def set_class(self, item: StorageClass) -> None:
-        """A class came or changed."""
+        """A class was added or changed."""
         self._classes[item.metadata.name] = item
 
     def remove_class(self, name: str) -> None:
-        """A class is gone."""
+        """A class was deleted."""
         self._classes.pop(name, None)
 
     def set_driver(self, driver: CSIDriver) -> None:
-        """A driver came or changed."""
+        """A driver was added or changed."""
         self._drivers[driver.metadata.name] = driver
 
     def remove_driver(self, name: str) -> None:
-        """A driver is gone."""
+        """A driver was deleted."""
         self._drivers.pop(name, None)
 
     def set_capacity(self, capacity: CSIStorageCapacity) -> None:
-        """A driver tells how much room it has somewhere."""
+        """A driver reports its capacity in a domain."""
         self._capacities[capacity.key] = capacity
 
     def remove_capacity(self, key: Key) -> None:
-        """A driver tells no more about a place."""
+        """A driver no longer reports its capacity in a domain."""
         self._capacities.pop(key, None)
 
     def set_limits(self, node: CSINode) -> None:
-        """A node tells its drivers and how many volumes of each it can hold."""
+        """A node's drivers and how many volumes of each it can hold."""
         self._limits[node.metadata.name] = {
             driver.name: driver.allocatable.count
             for driver in node.spec.drivers or ()
@@ -244,7 +245,7 @@ class VolumeCache:
             self._users.setdefault((pod.metadata.namespace, name), set()).add(pod.key)
 
     def unuse(self, pod: Pod) -> None:
-        """A pod is gone from its node."""
+        """A pod is no longer on its node."""
         for name, _ in _claims(pod):
             self._users.get((pod.metadata.namespace, name), set()).discard(pod.key)
 
@@ -258,7 +259,7 @@ class VolumeCache:
             del self._reserved[volume]
 
     def asked(self, pod: Pod) -> Volumes | str:
-        """What the volumes of a pod ask of its node, or why it has to wait for them anyway."""
+        """What the volumes of a pod require of its node, or why it has to wait for them anyway."""
         names = list(_claims(pod))
         if not names:
             return NO_VOLUMES
@@ -319,7 +320,7 @@ class VolumeCache:
     def _room(
         self, claim: PersistentVolumeClaim, made_by: StorageClass
     ) -> tuple[Selector, ...] | None:
-        """Where a class has room for a claim, if its driver tells."""
+        """Where a class has room for a claim, if its driver reports it."""
         driver = self._drivers.get(made_by.provisioner)
         if (
             driver is None

@@ -1,4 +1,4 @@
-"""Which pool for which volume, and how far each volume has come. Pure."""
+"""Which pool a volume is placed in, and the state of each volume. Pure."""
 
 from zonewise.storage.configuration import (
     CephCluster,
@@ -32,6 +32,7 @@ from zonewise.storage.next_step import (
     compare,
     next_for_create,
     next_for_delete,
+    proven,
 )
 from zonewise.storage.parameters import (
     ClassParameters,
@@ -128,6 +129,7 @@ __all__ = [
     "parse_parameters",
     "place",
     "pools_of",
+    "proven",
     "still_fits",
     "takeover_labels",
     "takeover_term",

@@ -12,9 +12,9 @@ Version 2 is an object::
                    "readAffinity": true}]}
 
 and is read strictly: a fault is one sentence that names the place. Version 1 is a bare list of
-clusters, as older drivers have it, with members for others that are passed over here. It has no
-word for takeover: who reads one after a version 2 file keeps the takeover that is in force, because
-a failed domain that is given back by accident takes its volumes along.
+clusters, as older drivers have it, with members for other programs, which are ignored here. It
+cannot express a takeover: reading one after a version 2 file keeps the takeover that is in force,
+because a failed domain that is given back by accident takes its volumes along.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from zonewise.storage.takeover.automatic import AutomaticTakeover, parse_automat
 
 CAPACITY_LIMIT = 2**63 - 1
 CLUSTER_ID_LIMIT = 64
-"""What of an id is left for it."""
+"""How much of an id's length is left for it."""
 
 
 @dataclass(frozen=True, slots=True)

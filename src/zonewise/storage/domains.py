@@ -1,16 +1,16 @@
-"""Domain labels: which node labels name domains, and how they are called on the wire.
+"""Domain labels: which node labels name domains, and what they are called on the wire.
 
 ``--domain-labels "a.io/region;b.io/zone"`` is an ordered list of node labels, the largest domain
-first. A driver tells a cluster where a node is with keys of its own, ``topology.<driver>/<name>``,
-where the name is the label's without its prefix: the protocol wants one prefix for all keys a
-driver ever uses. Inside, a domain is a mapping of the short names to values, in the order of the
-labels, so that nothing but this module knows how keys are spelled.
+first. A driver reports a node's domain with keys of its own, ``topology.<driver>/<name>``, where
+the name is the label's without its prefix: the protocol requires one prefix for all keys a driver
+ever uses. Inside, a domain is a mapping of the short names to values, in the order of the labels,
+so that only this module depends on how keys are spelled.
 
-By choice the well-known labels are used as they are (``topology.kubernetes.io/zone``), which is
-what node autoscalers understand; because of the one prefix then no other label can be used.
+Optionally the well-known labels are used as they are (``topology.kubernetes.io/zone``), which is
+what node autoscalers understand; because of the one prefix no other label can be used then.
 
 A requirement's keys count if they have the driver's prefix or are the node's own labels; when both
-are there and differ, the driver's counts. Others are ignored.
+exist and differ, the driver's counts. Others are ignored.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PREFIX_LIMIT = 63
 WELL_KNOWN_PREFIX = "topology.kubernetes.io"
 WELL_KNOWN = (f"{WELL_KNOWN_PREFIX}/region", f"{WELL_KNOWN_PREFIX}/zone")
 TAKEOVER = "takeover."
-"""Begins the names of the labels that say who stands in for whom."""
+"""Prefix of the names of the labels that say which domain stands in for which."""
 
 _DRIVER = re.compile(r"(?:[A-Za-z0-9][-A-Za-z0-9.]*)?[A-Za-z]")
 _PREFIX = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*")
@@ -60,7 +60,7 @@ class DomainLabels:
         return f"{self.prefix}/{name}"
 
     def keyed(self, segments: Segments) -> dict[str, str]:
-        """A domain as it is told on the wire, in the order of the labels."""
+        """A domain as it is reported on the wire, in the order of the labels."""
         return {self.key(name): value for name, value in self.ordered(segments).items()}
 
     def ordered(self, segments: Segments) -> dict[str, str]:
@@ -81,7 +81,7 @@ class DomainLabels:
         return found
 
     def of_node(self, labels: Mapping[str, str]) -> dict[str, str]:
-        """The domain a node's labels say, as far as they say one."""
+        """The domain that a node's labels give, as far as they give one."""
         return {short(label): labels[label] for label in self.labels if labels.get(label)}
 
     def missing(self, labels: Mapping[str, str]) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
-"""The journal: which volumes and snapshots there are, and how far each has come.
+"""The journal: which volumes and snapshots exist, and the state of each.
 
-One journal knows the volumes of all pools. A request is looked up by its name first; an entry pins
+One journal has the volumes of all pools. A request is looked up by its name first; an entry pins
 the pool, whatever the request prefers by now. Entries change by compare-and-set (``revision``), so
 two controllers need no lock: one of them wins, the other reads again.
 
@@ -9,14 +9,17 @@ two controllers need no lock: one of them wins, the other reads again.
     (none) --reserve--> RESERVED --created()--> CREATED --deleting()--> DELETING --forget--> (none)
                             └---------------------------------------------^
 
-Bytes are promised with the reservation and given back with ``forget``, each in one step with it,
-so that the sum of what is promised never exceeds a pool, whoever crashes when. What a request does
-with what a crash left is decided in ``next_step``, for every journal alike.
+An entry whose image alone proves that it is finished (``evident``) is a volume as soon as its image
+is complete, whatever its state: CREATED is written after the answer, and before the volume is used.
+
+Bytes are promised with the reservation and given back with ``forget``, each in one step with it, so
+that the sum of what is promised never exceeds a pool, whichever process crashes when. What a
+request does with what a crash left is decided in ``next_step``, the same for every journal.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
@@ -29,7 +32,7 @@ from zonewise.storage.identifiers import Stored
 
 
 class EntryState(Enum):
-    """How far an entry has come."""
+    """The state of an entry."""
 
     RESERVED = "reserved"
     CREATED = "created"
@@ -58,10 +61,12 @@ class JournalEntry(Struct):
     """The class's digest."""
     source: str = ""
     """The id of the volume or snapshot it was made from."""
+    evident: bool = False
+    """Whether its complete image alone says that it is finished: CREATED may be written later."""
     created_at: int = 0
     """Nanoseconds since 1970, when it was reserved."""
     holder: str = ""
-    """Who works on it: the journal of a process."""
+    """The process that works on it, by the name of its journal."""
     revision: int = 0
     """Grows with every change; given by the journal."""
     attributes: dict[str, str] = field(default_factory=dict)
@@ -73,7 +78,7 @@ class JournalEntry(Struct):
         return self.segments if self.pinned else {}
 
     def created(self) -> JournalEntry:
-        """The same, finished: nobody works on it."""
+        """The same, finished: no process works on it."""
         return structs.replace(self, state=EntryState.CREATED, holder="")
 
     def deleting(self, holder: str) -> JournalEntry:
@@ -81,7 +86,7 @@ class JournalEntry(Struct):
         return structs.replace(self, state=EntryState.DELETING, holder=holder)
 
     def held_by(self, holder: str) -> JournalEntry:
-        """The same, taken over by somebody else."""
+        """The same, taken over by another process."""
         return structs.replace(self, holder=holder)
 
     def resized(self, size: int) -> JournalEntry:
@@ -90,7 +95,7 @@ class JournalEntry(Struct):
 
 
 class Holder(Enum):
-    """Who works on an entry that is not finished."""
+    """Which process works on an entry that is not finished."""
 
     OURS = "ours"
     OTHER = "other"
@@ -99,7 +104,7 @@ class Holder(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """What a reservation came to: an entry, or what is in its way."""
+    """The result of a reservation: an entry, or what prevents it."""
 
     entry: JournalEntry | None
     taken: JournalEntry | None = None
@@ -116,6 +121,20 @@ class EntryPage:
     token: str = ""
 
 
+def merged(pages: Sequence[EntryPage], limit: int) -> EntryPage:
+    """One page of several journals' pages, each of so many at most: the smallest uuids of all.
+
+    What is in two of them is one: a cluster may have two names.
+    """
+    if len(pages) == 1:
+        return pages[0]
+    known = {one.uuid: one for page in pages for one in page.entries}
+    entries = [known[uuid] for uuid in sorted(known)]
+    if not limit or (len(entries) <= limit and not any(page.token for page in pages)):
+        return EntryPage(tuple(entries))
+    return EntryPage(tuple(entries[:limit]), entries[:limit][-1].uuid)
+
+
 @dataclass(frozen=True, slots=True)
 class Image:
     """What is in a pool under an entry's name."""
@@ -125,13 +144,17 @@ class Image:
     bytes: int
     stored: Stored = Stored.VOLUME
     ours: bool = True
-    """Whether it carries the mark of its entry; else somebody else made it."""
+    """Whether it carries the mark of its entry; else something else made it."""
     complete: bool = True
     """Whether it was finished: a copy may have been interrupted."""
 
 
+JOURNAL_FULL = "JournalFull"
+"""The reason of a refusal where the journal's disk is full: nothing was written."""
+
+
 class JournalConflict(ZonewiseError):
-    """The entry is not as it was read: somebody else changed it. Read again."""
+    """The entry is not as it was read: another process changed it. Read again."""
 
 
 class Journal(Protocol):
@@ -143,7 +166,7 @@ class Journal(Protocol):
 
     @property
     def name(self) -> str:
-        """Who writes: what ``holder`` of the entries is that are worked on from here."""
+        """The writer's name: the ``holder`` of the entries that are worked on from here."""
 
     def find(self, stored: Stored, name: str) -> JournalEntry | None:
         """The entry with a request's name: a point read."""
@@ -157,7 +180,7 @@ class Journal(Protocol):
     def reserve(self, entry: JournalEntry, capacity: int | None) -> Reservation:
         """Write a new entry if neither name nor uuid are taken and its pool has room.
 
-        ``capacity`` is the pool's; None if somebody else watches over it.
+        ``capacity`` is the pool's; None if this journal does not enforce it.
         """
 
     def change(
@@ -168,14 +191,22 @@ class Journal(Protocol):
         More bytes are promised if they fit ``capacity``; raises StorageError else.
         """
 
+    def settle(self, entry: JournalEntry) -> JournalEntry:
+        """The entry, created: its image is complete. Raises JournalConflict.
+
+        Where the image proves it (``evident``) and no process can have taken the entry over since
+        it was reserved here, CREATED may be written later; a read from here before that finds it
+        written.
+        """
+
     def forget(self, entry: JournalEntry) -> None:
-        """Remove an entry that still is as it was read; gone already is fine."""
+        """Remove an entry that still is as it was read; not found is fine."""
 
     def holder(self, entry: JournalEntry) -> Holder:
-        """Who works on an entry."""
+        """Which process works on an entry."""
 
     def promised(self) -> Mapping[str, int]:
-        """Bytes promised, by pool: what is there, not a sum over all entries."""
+        """Bytes promised, by pool: a stored value, not a sum over all entries."""
 
     def page(
         self,
@@ -188,9 +219,9 @@ class Journal(Protocol):
     ) -> EntryPage:
         """Entries by uuid, after a token; 0 is no limit. Raises StorageError for a bad token.
 
-        What is there from the first page to the last is listed exactly once, whatever comes and
-        goes meanwhile.
+        An entry that exists from the first page to the last is listed exactly once, whatever is
+        added or removed meanwhile.
         """
 
     def close(self) -> None:
-        """Nobody works on anything in this one's name any more."""
+        """Nothing is worked on in this journal's name any more."""

@@ -1,7 +1,9 @@
 """What a request does next, given what the journal and the pool have. Pure, for every backend.
 
-A create writes in this order: entry (RESERVED), image, entry (CREATED), answer. A delete: entry
-(DELETING), image away, entry away, answer. So whatever was killed when, one of these is found:
+A create writes in this order: entry (RESERVED), image, entry (CREATED), answer. Where a complete
+image alone proves that its entry is finished (``evident``), the answer comes before CREATED. A
+delete: entry (DELETING), remove the image, remove the entry, answer. So whichever process was
+killed when, one of these is found:
 
 =================  ==================  ====================================================
 entry              image               a create with the same name
@@ -9,17 +11,19 @@ entry              image               a create with the same name
 none               cannot be known     RESERVE: nothing has begun
 RESERVED           none                MAKE it where the entry says; UNDO if that no longer fits
 RESERVED           half, ours          REMAKE it
-RESERVED           complete, ours      FINISH: it was killed before the second write
-RESERVED           somebody else's     RENAME: never adopted, never touched
+RESERVED           complete, ours      FINISH: it was killed before the second write; ALREADY_EXISTS
+                                       if it is evident and the request is another one
+RESERVED           not ours            RENAME: never adopted, never touched
 CREATED            complete            ANSWER, or ALREADY_EXISTS if the request is another one
-CREATED            none                INTERNAL: data is lost, and nobody papers over that
-DELETING           any                 UNDO: finish the deletion, then begin anew
+CREATED            none                INTERNAL: data is lost, and that is not hidden
+DELETING           any                 UNDO: finish the deletion, then start again
 =================  ==================  ====================================================
 
-An entry that is not finished and whose holder lives is being worked on: ABORTED, the same again.
-The answer comes after CREATED, so nobody has ever been told the id of a RESERVED entry. That is why
-one that does not fit the repeated request may be undone: refusing it would leave an image behind
-that nobody could ever delete.
+An entry that is not finished and whose holder is alive is being worked on: ABORTED, retry. The id
+of a RESERVED entry whose image is not complete, or that is not evident, has never been returned to
+a client. That is why one that does not fit the repeated request may be undone: refusing it would
+leave an image behind that no client could ever delete. One that is ``proven`` may have been
+returned: it is never undone and never made again, whichever process holds it.
 """
 
 from __future__ import annotations
@@ -44,16 +48,16 @@ class Step(Enum):
     REMAKE = "remake"
     """The same, after removing what an interrupted attempt left."""
     FINISH = "finish"
-    """The image is there: mark the entry created."""
+    """The image exists: mark the entry created."""
     ANSWER = "answer"
-    """Done: answer with the entry, or that it is gone."""
+    """Done: answer with the entry, or that it is deleted."""
     UNDO = "undo"
     """Mark the entry deleting, remove its image, forget the entry; look again.
 
-    Only an image that is ours is removed: a delete may come before anybody saw that it is not.
+    Only an image that is ours is removed: a delete may run before that is found out.
     """
     RENAME = "rename"
-    """Somebody else's image has this uuid: forget the entry, leave the image; look again."""
+    """An image that is not ours has this uuid: forget the entry, leave the image; look again."""
     REMOVE = "remove"
     """As UNDO, and then it is done."""
     REFUSE = "refuse"
@@ -69,7 +73,7 @@ class NextStep:
 
 @dataclass(frozen=True, slots=True)
 class StoredRequest:
-    """A create request, as far as a repeated one must agree with what is there."""
+    """A create request, as far as a repeated one must agree with what exists."""
 
     name: str
     required: int = 0
@@ -96,9 +100,13 @@ def next_for_create(
     """
     if entry is None:
         return NextStep(Step.RESERVE)
+    differs = _difference(request, entry, fits=fits)
+    if proven(entry, image):
+        if differs:
+            return _refuse(CsiCode.ALREADY_EXISTS, _taken(entry, differs))
+        return NextStep(Step.FINISH)
     if entry.state is not EntryState.CREATED and holder is Holder.OTHER:
         return _busy(entry)
-    differs = _difference(request, entry, fits=fits)
     match entry.state:
         case EntryState.DELETING:
             return NextStep(Step.UNDO)
@@ -109,14 +117,19 @@ def next_for_create(
                 return NextStep(Step.UNDO)
             if image is None:
                 return NextStep(Step.MAKE)
-            whole = image.complete and image.bytes >= entry.bytes
-            return NextStep(Step.FINISH if whole else Step.REMAKE)
+            return NextStep(Step.FINISH if _whole(entry, image) else Step.REMAKE)
         case EntryState.CREATED:
             if differs:
                 return _refuse(CsiCode.ALREADY_EXISTS, _taken(entry, differs))
             if image is None or not image.ours:
                 return _refuse(CsiCode.INTERNAL, _lost(entry))
             return NextStep(Step.ANSWER)
+
+
+def proven(entry: JournalEntry, image: Image | None) -> bool:
+    """Whether a reserved entry is finished, because its image says so."""
+    reserved = entry.state is EntryState.RESERVED and entry.evident
+    return reserved and image is not None and image.ours and _whole(entry, image)
 
 
 def next_for_delete(entry: JournalEntry | None, *, holder: Holder) -> NextStep:
@@ -133,15 +146,15 @@ class JournalFindings:
     """What does not agree; ``agrees`` if nothing."""
 
     orphans: tuple[Image, ...] = ()
-    """Images that no entry knows. They are reported, and never deleted unasked."""
+    """Images without an entry. They are reported, and never deleted without a request."""
     missing: tuple[JournalEntry, ...] = ()
     """Entries that are created and have no image."""
     unfinished: tuple[JournalEntry, ...] = ()
-    """Entries that somebody works on, or left half done; a repeated request finishes them."""
+    """Entries that are worked on, or were left half done; a repeated request finishes them."""
 
     @property
     def agrees(self) -> bool:
-        """Whether journal and pools tell the same."""
+        """Whether journal and pools agree."""
         return not (self.orphans or self.missing)
 
 
@@ -163,8 +176,12 @@ def compare(entries: Iterable[JournalEntry], images: Iterable[Image]) -> Journal
     )
 
 
+def _whole(entry: JournalEntry, image: Image) -> bool:
+    return image.complete and image.bytes >= entry.bytes
+
+
 def _difference(request: StoredRequest, entry: JournalEntry, *, fits: bool) -> str:
-    """What a request wants otherwise than the entry has it; empty if they agree."""
+    """What a request specifies differently from the entry; empty if they agree."""
     if request.required > entry.bytes:
         return f"it has {size(entry.bytes)}, at least {size(request.required)} are asked for"
     if request.limit and request.limit < entry.bytes:

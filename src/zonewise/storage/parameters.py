@@ -1,8 +1,8 @@
 """What a StorageClass says, strictly.
 
-A key nobody knows, a pool list of the wrong shape, a segment that is missing or comes twice is
-refused and the place is named (``topologyConstrainedPools[1].domainSegments[0].value``): a class
-that is silently half understood puts volumes into the wrong zone for years.
+An unknown key, a pool list of the wrong shape, a segment that is missing or duplicated is refused
+and the place is named (``topologyConstrainedPools[1].domainSegments[0].value``): a class that is
+silently half understood puts volumes into the wrong zone for years.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from zonewise.storage.strict_json import ShapeFault
 PARAMETERS_LIMIT = 4096
 """Bytes of all keys and values: the protocol's limit for a map."""
 FOREIGN = "csi.storage.k8s.io/"
-"""Keys for others: secrets, file system, names of the claim."""
+"""Keys for other components: secrets, file system, names of the claim."""
 KNOWN = (
     "pool",
     "dataPool",
@@ -39,7 +39,7 @@ KNOWN = (
 
 
 class PlacementPolicy(Enum):
-    """How a class wants its volumes placed."""
+    """How the volumes of a class are placed."""
 
     REQUEST = ""
     """As the request says: its preference, or balanced if it has none."""
@@ -50,7 +50,7 @@ class PlacementPolicy(Enum):
 
 
 class CrossDomain(Enum):
-    """What happens to copies that are wanted in another domain than their source."""
+    """What happens to copies that are requested in another domain than their source."""
 
     SAME_DOMAIN = "same-domain"
     COPY = "copy"
@@ -61,7 +61,7 @@ class ClassParameters:
     """A class, understood."""
 
     pool: str = ""
-    """Where the journal lives, and the default pool."""
+    """Where the journal is, and the default pool."""
     data_pool: str = ""
     pools: tuple[PoolSpec, ...] = ()
     """What volumes may be cut from, in the order they were named."""
@@ -86,7 +86,7 @@ def parse_parameters(
 ) -> ClassParameters:
     """A class; raises StorageError with INVALID_ARGUMENT and the place of the fault.
 
-    ``further`` are the keys the backend knows besides ours. Where the configuration names pools,
+    ``further`` are the keys the backend accepts besides ours. Where the configuration names pools,
     volumes of a class can be in no other.
     """
     own = {key: value for key, value in parameters.items() if not key.startswith(FOREIGN)}
@@ -191,10 +191,12 @@ def _check_pools(pools: tuple[PoolSpec, ...], configuration: StorageConfiguratio
             )
 
 
-Choice = TypeVar("Choice", bound=Enum)
+EnumChoice = TypeVar("EnumChoice", bound=Enum)
 
 
-def _choice(own: Mapping[str, str], key: str, choices: type[Choice], usual: Choice) -> Choice:
+def _choice(
+    own: Mapping[str, str], key: str, choices: type[EnumChoice], usual: EnumChoice
+) -> EnumChoice:
     if key not in own:
         return usual
     known = {str(one.value): one for one in choices if one.value}

@@ -6,14 +6,14 @@
 
 A requirement is a list of terms. A pool matches a term if all of its segments are in it. The terms
 are walked, the preferred ones first, then the requisite ones; a preferred term outside of the
-requisite ones does not count. The first term with a living pool that has room is taken, and of
+requisite ones does not count. The first term with a live pool that has room is taken, and of
 several pools there the one with the most segments, then with the most room. The answer carries the
 pool's own segments, never the rest of the term, or a volume of a zone would be bound to one rack.
 
 *   Terms match, but only pools that are full or dead: RESOURCE_EXHAUSTED, which makes a scheduler
     choose another node.
-*   No term matches any pool: a domain that the class does not know yet. The volume is placed as
-    if nothing was required, and the reason says so; with ``placement: preferred`` it is refused.
+*   No term matches any pool: a domain that the class does not list yet. The volume is placed as if
+    nothing was required, and the reason says so; with ``placement: preferred`` it is refused.
 *   Nothing is required, or ``placement: balanced``: the pool with the most free bytes times health,
     with an *empty* topology: usable from everywhere. A request cannot say whether its claim binds
     immediately, so a driver that spread such volumes *and* pinned them would make pods with two
@@ -60,7 +60,7 @@ class PlacementSource:
 
 @dataclass(frozen=True, slots=True)
 class PlacementRequest:
-    """A volume that is wanted."""
+    """A requested volume."""
 
     bytes: int
     requirement: AccessibilityRequirement | None = None
@@ -75,7 +75,7 @@ class PlacementRequest:
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """A pool that was looked at for a term, and what came of it."""
+    """A pool that was considered for a term, and the result."""
 
     term: Mapping[str, str]
     """Short names to values; empty where no term counted."""
@@ -135,21 +135,30 @@ def still_fits(
 ) -> bool:
     """Whether a volume that can be used from one domain is one that a request could have got.
 
-    ``pinned_to`` is empty for a volume that can be used from everywhere. Preferences do not count:
-    they change from one attempt to the next.
+    ``pinned_to`` is empty for a volume that can be used from everywhere. The order of preferences
+    does not count: it changes from one attempt to the next. A preferred term inside of a requisite
+    one counts like that, because it may be what the volume was placed by.
     """
-    terms = [] if requirement is None else _understood(requirement.requisite, labels)
-    return not terms or not pinned_to or any(_within(pinned_to, term) for term in terms)
+    if requirement is None or not pinned_to or not _understood(requirement.requisite, labels):
+        return True
+    return any(_within(pinned_to, term) for term in _terms(requirement, labels) or ())
 
 
 def free_space(
-    pools: Iterable[Pool], term: Mapping[str, str] | None, labels: DomainLabels
+    pools: Iterable[Pool],
+    term: Mapping[str, str] | None,
+    labels: DomainLabels,
+    policy: PlacementPolicy = PlacementPolicy.REQUEST,
 ) -> FreeSpace:
-    """How much is free for a term; for all of them without one."""
+    """How much is free for volumes that can be used from a term; for all of them without one.
+
+    What is usable from everywhere by its class counts in every term, or a scheduler that checks
+    capacity would not choose a node there; with ``default-pool`` that pool must be given. A domain
+    that the class has no pool in has no room: with others to choose from, its volumes go there.
+    """
     said = labels.understood(term) if term else {}
-    free = [
-        pool.free for pool in pools if pool.living and (not said or _within(pool.segments, said))
-    ]
+    anywhere = policy in (PlacementPolicy.BALANCED, PlacementPolicy.DEFAULT_POOL) or not said
+    free = [one.free for one in pools if one.living and (anywhere or _within(one.segments, said))]
     return FreeSpace(sum(free), max(free, default=0))
 
 
@@ -237,7 +246,7 @@ def _terms(
     """The terms in the order they are tried, each once; None if nothing is required.
 
     A term that says nothing about domains is no term. If that leaves none at all, the requirement
-    names a place nobody knows, which is not the same as no requirement.
+    names an unknown domain, which is not the same as no requirement.
     """
     if requirement is None or not labels.labels:
         return None

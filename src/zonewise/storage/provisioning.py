@@ -1,8 +1,8 @@
-"""What a provisioner asks a driver for, and what it makes of the answer. Pure.
+"""What a provisioner requests from a driver, and what it does with the answer. Pure.
 
-A claim becomes a requirement in the way drivers know from Kubernetes' own provisioner, because they
-are built for it. ``requisite`` are the domains that are allowed: what the class allows, else those
-of all nodes that have the driver's keys. ``preferred`` are the same, rotated:
+A claim becomes a requirement in the way Kubernetes' own provisioner does it, because drivers are
+built for that. ``requisite`` are the domains that are allowed: what the class allows, else those of
+all nodes that have the driver's keys. ``preferred`` are the same, rotated:
 
 =====================================  ==========================  =============================
 claim                                  ``requisite``               ``preferred``
@@ -19,7 +19,7 @@ A claim's own place is a hash of its name, moved by its ordinal: claims of a Sta
 the zones, and all claims of one of its pods go to the same zone.
 
 Where nodes report different keys and none is selected, the keys most of them report are used, so
-that a claim does not meet another requirement each time it is tried.
+that a claim does not get a different requirement on each attempt.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Afterwards(Enum):
     RESCHEDULE = "reschedule"
     """Nothing is left behind; another node may do: the selected one is given up."""
     BACKGROUND = "background"
-    """It may still happen: the same call again, also if the claim is deleted meanwhile."""
+    """It may still happen: the call is repeated, even if the claim is deleted meanwhile."""
     FINISHED = "finished"
     """Nothing is running; tried again later as if for the first time."""
 

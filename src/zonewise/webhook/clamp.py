@@ -1,17 +1,17 @@
-"""The clamp: a ReplicaSet is not made smaller than its pods may go.
+"""The clamp: a ReplicaSet is scaled down only as far as its pods may be deleted.
 
-A Deployment counts what its ReplicaSets are *asked* to have. One that was made smaller while its
-pods may not go looks done, and the rollout runs away: the pods that stay are replaced all the same
-(record 005). So a decrease by the Deployment's controller is let through only as far as pods may go
-now. The rest is asked for by the annotation ``zonewise.io/reduce-to`` on the same object; the
-leader marks victims, and makes the ReplicaSet smaller itself.
+A Deployment counts the ``spec.replicas`` of its ReplicaSets. One that was scaled down while its
+pods may not be deleted looks done, and the rollout runs away: the pods that stay are replaced all
+the same (record 005). So a decrease by the Deployment's controller is let through only as far as
+pods may be deleted now. The rest is requested by the annotation ``zonewise.io/reduce-to`` on the
+same object; the leader marks victims, and scales the ReplicaSet down itself.
 
-What may go: pods that are missing, pods that are not Ready and not held (a ReplicaSet deletes those
-first), and marked pods that all budgets would grant now. A fresh mark does not count: a ReplicaSet
-that is made smaller before its controller has seen it would ask for another pod and be refused.
-Nothing is granted here; the deletion that follows is. Where no budget in force covers the pods, and
-for Deployments that recreate theirs, nothing is clamped: those make no new pod before the last old
-one is gone.
+What may be deleted: pods that are missing, pods that are not Ready and not held (a ReplicaSet
+deletes those first), and marked pods that all budgets would grant now. A fresh mark does not count:
+if a ReplicaSet is scaled down before its controller has seen the mark, that would delete another
+pod and be refused. Nothing is granted here; the deletion that follows is. Where no budget in force
+covers the pods, and for Deployments that recreate theirs, nothing is clamped: those make no new pod
+before the last old one is deleted.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from zonewise.disruption import BudgetsCache, Round
 from zonewise.disruption.owners import Owners, owner_of, place_of
 from zonewise.disruption.steering import REDUCE_TO, SEEN_SECONDS, is_marked
 from zonewise.disruption.views import ReplicaSetScale
-from zonewise.runtime.webhook.admission import AdmissionRequest, Allowed, Answer
+from zonewise.runtime.webhook.admission import AdmissionAnswer, AdmissionRequest, Allowed
 
 REMEMBERED = 5000
-"""More marks than this are forgotten, which delays and does no harm."""
+"""More marks than this are dropped, which delays and does no harm."""
 
 
 class Clamp:
@@ -40,7 +40,7 @@ class Clamp:
         self._marked: dict[str, float] = {}
         """When a mark was first found here, by uid."""
 
-    async def __call__(self, request: AdmissionRequest) -> Answer:
+    async def __call__(self, request: AdmissionRequest) -> AdmissionAnswer:
         """UPDATE of a ReplicaSet with fewer replicas."""
         new, old = request.new(ReplicaSetScale), request.old(ReplicaSetScale)
         if new is None or old is None:

@@ -1,23 +1,24 @@
-"""The gate: who wants to take a pod down is told whether its budgets allow that.
+"""The gate: deletions and evictions of pods are allowed only as their budgets permit.
 
-Asked are evictions, by whomever, and deletions by workload controllers; *which* users those are is
-in the webhook configuration's ``matchConditions``, so that kubelets, garbage collection and node
-controllers never even reach a gate that is down. A refusal is 429 with a cause for each blocker and
+It sees evictions by any user, and deletions by workload controllers; *which* users those are is in
+the webhook configuration's ``matchConditions``, so that kubelets, garbage collection and node
+controllers never depend on the gate being up. A refusal is 429 with a cause for each blocker and
 without ``retryAfter``: clients of evictions have pauses of their own, and client-go inside of
-kube-controller-manager would sleep on it with a worker in hand.
+kube-controller-manager would sleep on it and block a worker.
 
-A deletion carries the pod as the server has it. An eviction names one, and a name may be another
-pod's by now; so before an eviction is allowed the pod is read, and it is judged as it is then. Not
-so if its name was drawn (ReplicaSets, DaemonSets) and a grant is charged: that name is nobody
-else's, and if the pod is gone already the grant counts for nothing. A refusal costs no request at
-all. Asking twice about one pod is the same grant.
+A deletion carries the pod as the server has it, and that state is counted even if the watch has not
+delivered it yet. An eviction names one, and a name may be another pod's by now; so before an
+eviction is allowed the pod is read, and it is judged as it is then. Not so if its name was
+generated (ReplicaSets, DaemonSets) and a grant is charged: that name is unique, and if the pod is
+deleted already the grant does not count. A refusal costs no request at all. A repeated request for
+one pod is the same grant.
 
-A ReplicaSet whose pods were marked (``steering``) may not have seen the marks yet when it takes its
-pick. So while a marked pod of it is there, an unmarked one that is Ready is refused: the ReplicaSet
-asks again in a moment, for the right one. A pod with a deletion cost of somebody else's is exempt,
-because the ReplicaSet may put it before the marked ones for ever.
+A ReplicaSet whose pods were marked (``steering``) may not have seen the marks yet when it chooses.
+So while a marked pod of it exists, the deletion of an unmarked one that is Ready is refused: the
+ReplicaSet retries in a moment, with the right one. A pod with a deletion cost of another client is
+exempt, because the ReplicaSet may put it before the marked ones forever.
 
-In ``observe`` nothing is refused and nothing written: what would have been is counted and told in
+In ``observe`` nothing is refused and nothing written: what would have been is counted and added to
 the audit log.
 """
 
@@ -34,16 +35,16 @@ from zonewise.disruption import OWNERS, BudgetsCache, DisruptionVerdict, Namespa
 from zonewise.disruption.owners import reference_of
 from zonewise.disruption.steering import marked_before
 from zonewise.runtime.client.scales import Scales
-from zonewise.runtime.webhook.admission import AdmissionRequest, Allowed, Answer, Denied
+from zonewise.runtime.webhook.admission import AdmissionAnswer, AdmissionRequest, Allowed, Denied
 from zonewise.webhook.granting import Granting
 
 if TYPE_CHECKING:
     from zonewise.runtime.cache.cache import Cache
     from zonewise.runtime.client.client import Client
 
-Mode = Literal["observe", "enforce"]
+GateMode = Literal["observe", "enforce"]
 Observe = Callable[[str, bool], None]
-"""Told of each verdict, and whether it was charged."""
+"""Called with each verdict, and whether it was charged."""
 
 AUDIT = "budgets.zonewise.io/verdict"
 ALL_IN_ONE = "system:kube-controller-manager"
@@ -69,7 +70,7 @@ NOT_READY = Denied(
     status="TooManyRequests",
 )
 UNJUDGED = Allowed(audit={AUDIT: "not judged: the gate could not answer in time"})
-"""What is said instead of an answer by who only observes."""
+"""The answer in ``observe`` when there is no verdict."""
 
 
 class _Preconditions(Struct):
@@ -87,7 +88,7 @@ class _Eviction(Struct):
 
 
 class DisruptionGate:
-    """Answers for pods that somebody wants to take down."""
+    """Answers deletions and evictions of pods."""
 
     def __init__(
         self,
@@ -95,11 +96,11 @@ class DisruptionGate:
         client: Client,
         clock: Callable[[], float],
         *,
-        mode: Mode = "enforce",
+        mode: GateMode = "enforce",
         observe: Observe | None = None,
     ) -> None:
         self.budgets_cache = BudgetsCache()
-        self.mode: Mode = mode
+        self.mode: GateMode = mode
         self._client = client
         self._observe = observe
         self._granting = Granting(client, self.budgets_cache, clock)
@@ -108,7 +109,7 @@ class DisruptionGate:
         for cls, listener in self.budgets_cache.listeners(OWNERS).items():
             cache.store(cls).on_change(listener)
 
-    async def eviction(self, request: AdmissionRequest) -> Answer:
+    async def eviction(self, request: AdmissionRequest) -> AdmissionAnswer:
         """CREATE of ``pods/eviction``."""
         if not self._cache.complete:
             return self._blind()
@@ -117,25 +118,29 @@ class DisruptionGate:
         dry_run = bool(request.dry_run) or "All" in options.dry_run
         name = request.name or asked.metadata.name
         namespace_budgets = self.budgets_cache.of(request.namespace)
+        wanted = options.preconditions and options.preconditions.uid
         pod = namespace_budgets.named(name)
-        if pod is not None:
-            first = await self._judge(namespace_budgets, pod, evicting=True, dry_run=True)
-            if not first.allowed and self.mode == "enforce":
-                return self._answer(first)
-            if not (first.charged and _name_drawn(pod)):
-                pod = None
+        if pod is not None and not (wanted and wanted != pod.metadata.uid):
+            # Only what is certain whatever the pod is by now: a refusal, or a grant for a unique
+            # name.
+            sure = _name_drawn(pod)
+            verdict = await self._judge(
+                namespace_budgets, pod, evicting=True, dry_run=dry_run or not sure
+            )
+            if (sure and verdict.charged) or not verdict.allowed:
+                return self._answer(verdict)
         try:
-            pod = pod or await self._client.get(Pod, name, request.namespace)
+            pod = await self._client.get(Pod, name, request.namespace)
         except NotFound:
             return Allowed()
-        wanted = options.preconditions and options.preconditions.uid
         if wanted and wanted != pod.metadata.uid:
             return Allowed()  # The server refuses it, whatever we say.
+        self.budgets_cache.pod_seen(pod)
         return self._answer(
             await self._judge(namespace_budgets, pod, evicting=True, dry_run=dry_run)
         )
 
-    async def deletion(self, request: AdmissionRequest) -> Answer:
+    async def deletion(self, request: AdmissionRequest) -> AdmissionAnswer:
         """DELETE of a pod by a workload controller."""
         if not self._cache.complete:
             return self._blind()
@@ -145,6 +150,7 @@ class DisruptionGate:
         options: Any = request.typed_options(_DeleteOptions) or _DeleteOptions()
         dry_run = bool(request.dry_run) or "All" in options.dry_run
         namespace_budgets = self.budgets_cache.of(pod.metadata.namespace)
+        self.budgets_cache.pod_seen(pod)
         if request.user_info.username == ALL_IN_ONE and not _kept(namespace_budgets, pod):
             return Allowed()
         if (marked := marked_before(namespace_budgets, pod)) and self.mode == "enforce":
@@ -159,11 +165,11 @@ class DisruptionGate:
         )
 
     @property
-    def instead(self) -> Answer:
+    def instead(self) -> AdmissionAnswer:
         """What is answered if there is no time, or no room, for a verdict."""
         return BUSY if self.mode == "enforce" else UNJUDGED
 
-    def _blind(self) -> Answer:
+    def _blind(self) -> AdmissionAnswer:
         return NOT_READY if self.mode == "enforce" else UNJUDGED
 
     async def _judge(
@@ -175,7 +181,7 @@ class DisruptionGate:
             pod, evicting=evicting, dry_run=dry_run or self.mode == "observe"
         )
 
-    def _answer(self, verdict: DisruptionVerdict) -> Answer:
+    def _answer(self, verdict: DisruptionVerdict) -> AdmissionAnswer:
         code = verdict.reason.code
         if self._observe is not None:
             self._observe(code, verdict.charged)
@@ -211,8 +217,9 @@ def _name_drawn(pod: Pod) -> bool:
 
 
 def _kept(namespace_budgets: NamespaceBudgets, pod: Pod) -> bool:
-    """Whether a pod has an owner that is there to stay: then its controller may delete it, and
-    nobody who tidies up.
+    """Whether a pod has an owner that stays.
+
+    Then it is deleted by its controller, not by garbage collection.
     """
     reference = reference_of(pod)
     owner = (

@@ -1,20 +1,20 @@
-"""Puts our hints on EndpointSlices that somebody else writes.
+"""Puts our hints on EndpointSlices that another controller writes.
 
 Where Kubernetes' own controller cannot be switched off, it strips or replaces foreign hints on
-every sync. Asked before each of its writes, we put ours back: decided from the Service's other
+every sync. Called before each of its writes, we put ours back: decided from the Service's other
 slices as the store has them, the slice at hand as it is about to be, and the hints it had. A write
-that would only strip hints is then a write of what is there already, which the API server does not
-even store; so nobody answers anybody and nothing goes round in circles.
+that would only strip hints is then a write without a change, which the API server does not even
+store; so the two writers do not trigger each other in a loop.
 
 Nothing is waited for and nothing is written here. A store that lags behind, or two slices that are
-written at the same moment, may give a decision on half of the truth; the controller sees the write
+written at the same moment, may give a decision on incomplete state; the controller sees the write
 and corrects it. Its own writes are let through as they are.
 
-A Service whose shares depend on its pods is only looked after: endpoints keep the hints they had,
-and new ones get their own zone until the controller, which knows the pods, decides. Pods are too
-many to be watched by every replica of a webhook for that.
+A Service whose shares depend on its pods is only maintained: endpoints keep the hints they had, and
+new ones get their own zone until the controller, which watches pods, decides. There are too many
+pods for every replica of a webhook to watch.
 
-Whatever is not known lets the write pass unchanged.
+If anything is unknown the write passes unchanged.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from zonewise.api.objects.core import Namespace, Node, Service
 from zonewise.api.objects.discovery import Endpoint, EndpointSlice
 from zonewise.api.values.selector import EVERYTHING, Selector
 from zonewise.runtime.cache.cache import Cache
-from zonewise.runtime.webhook.admission import AdmissionRequest, Allowed, Answer
+from zonewise.runtime.webhook.admission import AdmissionAnswer, AdmissionRequest, Allowed
 from zonewise.topology import MissingCpu, MissingZone, Shares
 from zonewise.topology.shares import placed, shares_of
 from zonewise.traffic import WEIGHTS_ANNOTATION, Hint, ShareNodes, as_written, hint_request_of
@@ -70,7 +70,7 @@ class HintInjection:
             self._shares = None
 
     def shares(self) -> Shares:
-        """The shares of all zones, made anew only when a node that counts has changed."""
+        """The shares of all zones, recomputed only when a node that counts has changed."""
         if self._shares is None:
             self._shares = shares_of(
                 self._nodes,
@@ -79,7 +79,7 @@ class HintInjection:
             )
         return self._shares
 
-    async def __call__(self, request: AdmissionRequest) -> Answer:
+    async def __call__(self, request: AdmissionRequest) -> AdmissionAnswer:
         """Answer for one slice that is about to be written."""
         piece = request.new(EndpointSlice)
         if piece is None or not is_managed(piece):

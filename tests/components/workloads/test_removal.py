@@ -20,7 +20,7 @@ from zonewise.api.errors import (
 )
 from zonewise.api.meta import ObjectMeta
 from zonewise.api.objects.pod import Pod, PodCondition, PodStatus
-from zonewise.components.workloads.removal import Mode, Removal
+from zonewise.components.workloads.removal import Removal, RemovalMode
 from zonewise.runtime.client.client import Client
 from zonewise.runtime.client.transport import Request, Response
 
@@ -66,7 +66,7 @@ def refused(name: str = "", *, code: int = 429, after: float | None = None) -> A
     return kinds[code](Status(code=code, message=f"not {name}"), retry_after=after)
 
 
-def removal(server: Server, clock: Clock, mode: Mode = "evict") -> Removal[str]:
+def removal(server: Server, clock: Clock, mode: RemovalMode = "evict") -> Removal[str]:
     """Removal against a server of ours."""
     return Removal(Client(server), mode=mode, clock=clock)
 

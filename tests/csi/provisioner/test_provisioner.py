@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-from tests.csi.provisioner.loops import DRIVER, NAMESPACE, Loops, loops, zones_of
+from tests.csi.provisioner.loops import DRIVER, KEY, NAMESPACE, Loops, loops, zones_of
 from tests.embedded.virtual_cluster import EPOCH, until
 
 from zonewise.api import CSIStorageCapacity, PersistentVolume, PersistentVolumeClaim, Pod
@@ -211,6 +211,29 @@ async def test_the_scheduler_knows_where_there_is_room() -> None:
         await some.cluster.client.delete(Pod, "p", "default", grace_period=0)
         await some.cluster.client.delete(PersistentVolumeClaim, "data", "default")
         await until(lambda: some.node_of("q") == "n-b")
+
+
+async def test_room_is_told_of_every_class_that_is_understood() -> None:
+    """A class that the driver refuses hides no other; balanced volumes have room in all zones."""
+    async with loops({"a": "1Gi", "b": "8Gi"}) as some:
+        await some.post(
+            "/apis/storage.k8s.io/v1/csidrivers",
+            {
+                "metadata": {"name": DRIVER},
+                "spec": {"storageCapacity": True, "attachRequired": False},
+            },
+        )
+        for name in "abx":
+            await some.node(f"n-{name}", name)
+        await some.storage_class(metadata={"name": "awful"}, parameters={"pooolSet": "x"})
+        await some.storage_class(parameters={"placement": "balanced"})
+        store = some.cluster.components.cache.store(CSIStorageCapacity)
+        await until(lambda: [str(one.capacity) for one in store] == ["9Gi", "9Gi", "9Gi"])
+        assert {one.storage_class_name for one in store} == {"zonal"}
+        await some.claim(size="3Gi")
+        await some.pod("p", "data", nodeSelector={KEY: "x"})
+        await until(lambda: some.node_of("p") == "n-x")
+        assert zones_of(await some.volume()) == []
 
 
 def refused(some: Loops, name: str) -> str:

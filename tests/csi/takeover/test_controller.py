@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
 
 import pytest
 from tests.embedded.virtual_cluster import virtual_cluster
@@ -12,7 +11,7 @@ from tests.embedded.virtual_cluster import virtual_cluster
 from zonewise.api.meta import ObjectMeta
 from zonewise.api.objects.core import Node
 from zonewise.api.objects.storage import StorageClass
-from zonewise.csi.takeover.controller import ConfigMap, TakeoverController
+from zonewise.csi.takeover.controller import ConfigMap, StatesByCluster, TakeoverController
 from zonewise.csi.takeover.source import FollowedConfiguration
 from zonewise.csi.takeover.status import STATUS, STATUS_KEY
 from zonewise.storage.configuration import StorageConfiguration, parse_configuration
@@ -26,7 +25,7 @@ DRIVER = "csi.zonewise.io"
 LABELS = parse_domain_labels(ZONE, DRIVER)
 
 
-def storage_class(name: str, provisioner: str, pool: str) -> StorageClass:
+def storage_class(name: str, provisioner: str, pool: str, **more: str) -> StorageClass:
     """A class with a pool in zone a, whose data is in another."""
     pools = [
         {
@@ -38,16 +37,16 @@ def storage_class(name: str, provisioner: str, pool: str) -> StorageClass:
     return StorageClass(
         metadata=ObjectMeta(name=name),
         provisioner=provisioner,
-        parameters={"topologyConstrainedPools": json.dumps(pools)},
+        parameters={"topologyConstrainedPools": json.dumps(pools), **more},
     )
 
 
 async def test_dead_pools_of_classes_are_told() -> None:
     """Those of the driver's classes, and where their data is; not those that live, nor others'."""
 
-    async def states(_: StorageConfiguration) -> Mapping[str, PoolState]:
+    async def states(_: StorageConfiguration) -> StatesByCluster:
         dead = PoolState(1, alive=False)
-        return {"one": dead, "one-data": PoolState(1), "two": PoolState(1), "two-data": dead}
+        return {"": {"one": dead, "one-data": PoolState(1), "two": PoolState(1), "two-data": dead}}
 
     source = FollowedConfiguration()
     parts = {
@@ -72,3 +71,30 @@ async def test_dead_pools_of_classes_are_told() -> None:
         found = await client.get(ConfigMap, STATUS, "default")
         told = json.loads(str(found.get("data", STATUS_KEY)))["warnings"]
         assert [(one["reason"], one["object"]) for one in told] == [("TakenPoolDead", "Pool/one")]
+
+
+async def test_dead_pools_are_told_by_cluster() -> None:
+    """Of several clusters a class's pools are those of its own, and are called by it."""
+
+    async def states(_: StorageConfiguration) -> StatesByCluster:
+        one = {"one": PoolState(1, alive=False), "one-data": PoolState(1)}
+        return {"east": one, "west": one}
+
+    source = FollowedConfiguration()
+    parts = {
+        "takeover": lambda context: TakeoverController(
+            context, source, LABELS, namespace="default", states=states
+        )
+    }
+    async with virtual_cluster(parts) as cluster:
+        client = cluster.client
+        for zone in "ab":
+            await client.create(Node(metadata=ObjectMeta(name=zone, labels={ZONE: zone})))
+        await client.create(storage_class("one", DRIVER, "one", clusterID="west"))
+        clusters = [{"clusterID": "east"}, {"clusterID": "west"}]
+        text = {"version": 2, "topology-takeover": {"a": ["b"]}, "clusters": clusters}
+        source.use(parse_configuration(json.dumps(text), LABELS))
+        await asyncio.sleep(40)
+        found = await client.get(ConfigMap, STATUS, "default")
+        told = json.loads(str(found.get("data", STATUS_KEY)))["warnings"]
+        assert [one["object"] for one in told] == ["Pool/west/one"]

@@ -6,6 +6,9 @@ import pytest
 
 from zonewise.api.reason import Reason
 from zonewise.csi.takeover import TakeoverStatus
+from zonewise.storage.takeover import VolumeUse, away_from_home
+
+MIB = 1 << 20
 
 
 def test_what_was_kept_comes_back() -> None:
@@ -13,6 +16,22 @@ def test_what_was_kept_comes_back() -> None:
     reason = Reason(code="AwayFromHome", message="pod x is away", object="Pod/n/x", fix="Wait.")
     status = TakeoverStatus({"a": ("b", "c")}, "wrong", (reason,), (reason,))
     assert TakeoverStatus.read(status.text()) == status
+
+
+def test_a_status_is_never_larger_than_a_config_map() -> None:
+    """Of thousands of pods away from home the first are kept, and the others are counted."""
+    domain = {"zone": "z" * 63}
+    uses = [
+        VolumeUse("v" * 253, f"{'n' * 63}/{place:0253}", "n" * 253, domain, {"zone": "y" * 63})
+        for place in range(3000)
+    ]
+    away = away_from_home(uses)
+    text = TakeoverStatus({"a": ("b",)}, "", away, away).text()
+    assert len(text) < MIB
+    kept = TakeoverStatus.read(text)
+    assert kept.away == away[: len(kept.away)] and len(kept.away) + kept.further_away == 3000
+    assert len(kept.warnings) + kept.further_warnings == 3000
+    assert TakeoverStatus.read(kept.text()) == kept
 
 
 @pytest.mark.parametrize(
@@ -24,6 +43,7 @@ def test_what_was_kept_comes_back() -> None:
         "[]",
         '{"takeover": []}',
         '{"takeover": {"a": 1}, "error": ""}',
+        '{"takeover": {}, "error": "", "furtherAwayFromHome": Infinity}',
         '{"takeover": {}, "error": "", "warnings": [{"reason": "no code", "message": ""}]}',
     ],
 )

@@ -467,3 +467,26 @@ async def test_a_storm_of_faults_leaves_the_store_equal_and_in_order() -> None:
                 if new is not None:
                     assert int(new) > newest.get(name, 0)
                     newest[name] = int(new)
+
+
+@pytest.mark.parametrize("watch_list", [True, False])
+async def test_many_objects_at_once_leave_others_their_turn(watch_list: bool) -> None:
+    """No turn of the event loop takes in more than fits into it, in lists and in changes."""
+    server = filled(20, watch_list=watch_list)
+    at_once: list[int] = []
+    async with following(server, options=WatchOptions(turn=0.0)) as follower:
+
+        async def others() -> None:
+            seen = 0
+            while seen < 40:
+                at_once.append(len(follower.changes) - seen)
+                seen = len(follower.changes)
+                await asyncio.sleep(0)
+
+        beside = asyncio.create_task(others())
+        await follower.reflector.synced.wait()
+        for number in range(20):
+            server.put(NODES, f"node-{number}", spec={"unschedulable": True})
+        await beside
+        assert same(server, follower.store)
+    assert max(at_once) == 1

@@ -18,12 +18,12 @@ from tests.runtime.webhook.test_admission import SERVICE, review
 from zonewise.api.errors import ConfigError, ConnectionFailed
 from zonewise.api.objects.core import Service
 from zonewise.runtime.serving.connection import HeaderLimits
-from zonewise.runtime.webhook.admission import AdmissionRequest, Allowed, Answer, Denied
+from zonewise.runtime.webhook.admission import AdmissionAnswer, AdmissionRequest, Allowed, Denied
 from zonewise.runtime.webhook.server import (
     AdmissionDispatcher,
     Failed,
     Incoming,
-    Outcome,
+    ReviewOutcome,
     WebhookLimits,
     WebhookServer,
     parse_duration,
@@ -37,7 +37,7 @@ def pair(authority: trustme.CA) -> tuple[bytes, bytes]:
     return chain, made.private_key_pem.bytes()
 
 
-async def named(request: AdmissionRequest) -> Answer:
+async def named(request: AdmissionRequest) -> AdmissionAnswer:
     service = request.new(Service)
     assert service is not None
     if service.metadata.name == "bad":
@@ -45,15 +45,15 @@ async def named(request: AdmissionRequest) -> Answer:
     return Allowed(warnings=["dry" if request.dry_run else "wet"])
 
 
-async def crash(request: AdmissionRequest) -> Answer:
+async def crash(request: AdmissionRequest) -> AdmissionAnswer:
     raise KeyError("a secret of the program")
 
 
-async def unreachable(request: AdmissionRequest) -> Answer:
+async def unreachable(request: AdmissionRequest) -> AdmissionAnswer:
     raise ConnectionFailed("the API server did not answer")
 
 
-async def hang(request: AdmissionRequest) -> Answer:
+async def hang(request: AdmissionRequest) -> AdmissionAnswer:
     await asyncio.Event().wait()
     raise AssertionError
 
@@ -65,9 +65,9 @@ class Counted:
     """What a dispatcher observed of its calls."""
 
     def __init__(self) -> None:
-        self.calls: list[tuple[str, Outcome]] = []
+        self.calls: list[tuple[str, ReviewOutcome]] = []
 
-    def __call__(self, path: str, outcome: Outcome, seconds: float) -> None:
+    def __call__(self, path: str, outcome: ReviewOutcome, seconds: float) -> None:
         assert seconds >= 0
         self.calls.append((path, outcome))
 
@@ -128,7 +128,7 @@ async def test_only_so_many_run_and_wait() -> None:
     """A burst is worked off in turns; what is beyond the waiting room is turned away at once."""
     running = most = 0
 
-    async def slow(request: AdmissionRequest) -> Answer:
+    async def slow(request: AdmissionRequest) -> AdmissionAnswer:
         nonlocal running, most
         running += 1
         most = max(most, running)
@@ -148,13 +148,13 @@ async def test_only_so_many_run_and_wait() -> None:
 
 @pytest.mark.looptime
 @pytest.mark.parametrize("instead", [Denied("busy", code=429), Allowed(warnings=("busy",))])
-async def test_a_gate_never_fails(instead: Answer) -> None:
+async def test_a_gate_never_fails(instead: AdmissionAnswer) -> None:
     """Of 600 calls at once to a gate that takes 500, some hang and some crash: none fails, and who
     gets no verdict gets what is said instead.
     """
     calls = 0
 
-    async def judge(request: AdmissionRequest) -> Answer:
+    async def judge(request: AdmissionRequest) -> AdmissionAnswer:
         nonlocal calls
         calls += 1
         which = calls % 3
@@ -182,6 +182,18 @@ async def test_a_gate_never_fails(instead: Answer) -> None:
     assert outcomes == {"allowed": 166, "late": 167, "failed": 167, "busy": 100}
 
 
+@pytest.mark.looptime
+@pytest.mark.parametrize(("timeout", "expected"), [(None, 5), (30.0, 5), (6.0, 3)])
+async def test_a_gate_answers_long_before_its_caller_gives_up(
+    timeout: float | None, expected: float
+) -> None:
+    """Who gets no verdict within seconds is told so while half of the caller's time is left."""
+    dispatcher = AdmissionDispatcher(HANDLERS, instead={"/hang": Denied("busy", code=429)})
+    answer = json.loads(await dispatcher.answer("/hang", review(), timeout=timeout))
+    assert answer["response"]["status"]["code"] == 429
+    assert asyncio.get_running_loop().time() == expected
+
+
 def padded(size: int) -> bytes:
     """A review of a Service with so many bytes of annotations."""
     return review(object={**SERVICE, "metadata": {"name": "a", "annotations": {"a": "x" * size}}})
@@ -192,7 +204,7 @@ async def test_only_so_many_bytes_are_read() -> None:
     """Large bodies are read when there is room for them; small ones do not wait for that."""
     inside = most = 0
 
-    async def slow(request: AdmissionRequest) -> Answer:
+    async def slow(request: AdmissionRequest) -> AdmissionAnswer:
         await asyncio.sleep(1)
         return Allowed()
 
@@ -427,7 +439,7 @@ async def test_bodies_wait_for_room_outside(authority: trustme.CA) -> None:
     """What there is no room for stays with its sender; who is refused without a look is told."""
     leave, full, entered = asyncio.Event(), asyncio.Event(), 0
 
-    async def gate(request: AdmissionRequest) -> Answer:
+    async def gate(request: AdmissionRequest) -> AdmissionAnswer:
         nonlocal entered
         entered += 1
         if entered == 2:
@@ -481,7 +493,7 @@ async def test_stopping_lets_calls_end(authority: trustme.CA) -> None:
     """A call that is being answered when the server stops still gets its answer."""
     entered, leave = asyncio.Event(), asyncio.Event()
 
-    async def gate(request: AdmissionRequest) -> Answer:
+    async def gate(request: AdmissionRequest) -> AdmissionAnswer:
         entered.set()
         await leave.wait()
         return Allowed()

@@ -1,9 +1,9 @@
-"""A cluster that this program runs: planted, watched until it stands, introduced to its owner.
+"""A cluster that this program runs: seeded, watched until it is complete, and shown.
 
-Order: serve, let the components work, plant what a new cluster is to have, wait until nothing is
-missing (at most ``PATIENCE`` seconds without progress), print the page. The kubeconfig is there
-after the first of these, so nobody has to wait for the last. A part of the cluster that fails ends
-the program with a sentence, whatever it is doing at that moment.
+Order: serve, run the components, create what a new cluster is to have, wait until nothing is
+missing (at most ``PATIENCE`` seconds without progress), print the page. The kubeconfig exists after
+the first of these, so clients need not wait for the last. A component that fails ends the program
+with a sentence, whatever it is doing at that moment.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Content:
     """What a new cluster is to have, and how that is called.
 
     ``chosen`` is what the user wrote for it, "" if that was nothing in particular. ``notes`` are
-    about objects that are not what they were where they come from.
+    about objects that differ from their source.
     """
 
     origin: str
@@ -94,7 +94,7 @@ class Host:
         return [*content.notes, *_grouped(refused)]
 
     async def settled(self) -> list[str]:
-        """Wait until all workloads have their pods Ready, or nothing goes forward any more.
+        """Wait until all workloads have their pods Ready, or nothing progresses any more.
 
         Gives those that have not, as ``shop/orders 2/3``.
         """
@@ -142,7 +142,7 @@ class Host:
         return trials(self._nodes, self._pods, self._services, self._slices)
 
     def dig(self, host: str, port: int) -> str:
-        """A question to the cluster's name server as one of its pods would ask it."""
+        """A query to the cluster's name server as one of its pods would send it."""
         headless = [one for one in self._services if one.spec.cluster_ip == "None"]
         service = min(headless, key=lambda one: (not topology_keys(one), one.key), default=None)
         found = (
@@ -196,7 +196,9 @@ def introduce(
     """Print what runs here, and what to try with it."""
     from zonewise.apiserver.discovery.nonresource import VERSION
 
-    console.print(f"[bold]A cluster runs here[/bold]: Kubernetes API {VERSION} at {address}\n")
+    console.print(
+        f"[bold]A cluster runs here[/bold]: Kubernetes API {VERSION} at {address}\n", soft_wrap=True
+    )
     if page.zones:
         console.print(zone_table(page))
         console.print()
@@ -215,9 +217,8 @@ def introduce(
         console.print(table)
         console.print()
     console.print(next_steps(page, str(kubeconfig)), soft_wrap=True)
-    console.print(
-        f"\n  {dig}\n    [dim]# a name as that pod would be answered: docs/dns.md[/dim]\n"
-    )
+    whose = "the answer that this pod gets" if "+subnet" in dig else "a name of the cluster"
+    console.print(f"\n  {dig}\n    [dim]# {whose}: docs/dns.md[/dim]\n", soft_wrap=True)
     for line in packets:
         console.print(cell(line), soft_wrap=True, style="dim" if "#" in line else None)
     console.print()
@@ -231,7 +232,7 @@ def _grouped(refused: list[SeedRefused]) -> list[KindDifference]:
 
 
 def _differences(found: Sequence[KindDifference], most: int = 30) -> Table | None:
-    """What its owner should know of; that controllers do their work again is no news."""
+    """What the user should know; what controllers recreate is left out."""
     from rich.table import Table
 
     news = [one for one in found if one.why not in (ANEW, STANDARD)]

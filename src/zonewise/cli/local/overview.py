@@ -1,5 +1,7 @@
-"""The page of a cluster on a terminal: ``zonewise up`` makes it from its own stores and ``zonewise
-status`` from a cluster it asks; what is on it is decided by ``zonewise.explain.status``.
+"""The page of a cluster on a terminal.
+
+``zonewise up`` makes it from its own stores and ``zonewise status`` from a cluster it reads;
+``zonewise.explain.status`` decides what is on it.
 """
 
 from __future__ import annotations
@@ -66,7 +68,7 @@ def next_steps(page: Overview, kubeconfig: str) -> str:
     commands = [
         ("kubectl get pods -A -o wide", "what runs where"),
         (f"{program} status -w", "this page, live"),
-        (f"{program} fail zone {zone}", f"take zone {zone} away and watch")
+        (f"{program} fail zone {zone}", f"make zone {zone} fail and watch")
         if zone
         else ("kubectl apply -f nodes.yaml", "Nodes come to life: docs/embedded.md"),
     ]
@@ -89,8 +91,11 @@ def _table(first: str, *columns: str) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column(first, no_wrap=True)
     for column in columns:
-        words = column == "MODE"
-        table.add_column(column, justify="left" if words else "right", no_wrap=True)
+        if column == "MODE":
+            table.add_column(column, no_wrap=True)
+        else:
+            least = min(len(column), len("100%"))
+            table.add_column(column, justify="right", no_wrap=True, min_width=least)
     return table
 
 

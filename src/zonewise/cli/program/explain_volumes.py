@@ -23,10 +23,10 @@ WRITTEN = {
     "volume": ("pv", "persistentvolume", "persistentvolumes", "volume"),
     "pvc": ("pvc", "persistentvolumeclaim", "persistentvolumeclaims"),
 }
-"""Kinds that may stand before the name, as kubectl prints it."""
+"""Kinds that may precede the name, as kubectl prints it."""
 
 NOTES = 5
-"""How many events are told, the latest."""
+"""How many events are shown, the latest."""
 
 
 def print_volume(

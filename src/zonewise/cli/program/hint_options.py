@@ -1,4 +1,4 @@
-"""The flags that say how hints are decided: the same for whoever decides, writes or explains.
+"""The flags that say how hints are decided: the same for all commands that use hints.
 
 A command that takes them gets them as one value each, parsed: what no program could start with is
 refused by every command alike.
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from zonewise.install.wanted import Role
     from zonewise.topology import MissingCpu, MissingZone
 
-Command = Callable[..., Any]
+CommandFunction = Callable[..., Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Deciding:
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """Who writes slices, and the Services it is about."""
+    """What writes slices, and for which Services."""
 
     role: Role
     services: Selector
@@ -42,7 +42,7 @@ class Rollout:
     flags: tuple[str, ...]
 
 
-def decision_options(function: Command) -> Command:
+def decision_options(function: CommandFunction) -> CommandFunction:
     """``--missing-cpu``, ``--missing-zone`` and ``--feature-gates``, as ``deciding``."""
 
     @wraps(function)
@@ -89,7 +89,7 @@ def decision_options(function: Command) -> Command:
     )
 
 
-def rollout_options(function: Command) -> Command:
+def rollout_options(function: CommandFunction) -> CommandFunction:
     """``--endpointslices``, ``--service-selector`` and ``--namespace-selector``, as ``rollout``."""
 
     @wraps(function)
@@ -134,7 +134,9 @@ def rollout_options(function: Command) -> Command:
     )
 
 
-def _with(function: Command, *options: Callable[[Command], Command]) -> Command:
+def _with(
+    function: CommandFunction, *options: Callable[[CommandFunction], CommandFunction]
+) -> CommandFunction:
     for option in reversed(options):
         function = option(function)
     return function

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from zonewise.proxy.settings import ProxySettings
     from zonewise.traffic import RouteSettings
 
-Command = Callable[..., Any]
+CommandFunction = Callable[..., Any]
 
 MODES = ("ClusterCIDR", "NodeCIDR", "BridgeInterface", "InterfaceNamePrefix")
 
@@ -62,7 +62,7 @@ class Serving:
         ).settings(routing)
 
 
-def serving_options(function: Command) -> Command:
+def serving_options(function: CommandFunction) -> CommandFunction:
     """All flags of a proxy that serves, as ``serving``."""
 
     @wraps(function)
@@ -71,7 +71,7 @@ def serving_options(function: Command) -> Command:
         given = Serving(**{name: others.pop(name) for name in names})
         return function(*args, serving=given, **others)
 
-    made: Command = serving
+    made: CommandFunction = serving
     for option in reversed(_OPTIONS):
         made = option(made)
     return made
@@ -116,8 +116,8 @@ _OPTIONS = (
     click.option(
         "--nodeport-addresses",
         metavar="A,B",
-        help="Networks whose addresses on this node take NodePorts, or 'primary': those of its Node"
-        " object.  [default: primary]",
+        help="Networks whose addresses on this node take NodePorts and health checks of load"
+        " balancers, or 'primary': those of its Node object.  [default: primary]",
     ),
     click.option(
         "--healthz-bind-address",
@@ -127,7 +127,8 @@ _OPTIONS = (
     click.option(
         "--metrics-bind-address",
         metavar="ADDRESS:PORT",
-        help="Where to serve /metrics and /proxyMode; '' is nowhere.  [default: 127.0.0.1:10249]",
+        help="Where to serve /metrics, /routes and /proxyMode; '' is nowhere."
+        "  [default: 127.0.0.1:10249]",
     ),
 )
 

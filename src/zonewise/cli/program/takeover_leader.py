@@ -2,7 +2,7 @@
 
 The lease matters: kubelets bring a changed ConfigMap to their nodes at different times, and two
 controllers with two states of it would take each other's labels away. A driver that loses its lease
-goes on to serve volumes and follows.
+continues to serve volumes and follows.
 """
 
 from __future__ import annotations
@@ -15,14 +15,12 @@ from typing import TYPE_CHECKING
 from zonewise.cli.program.options import Options
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from zonewise.csi.driver import DriverStorage
+    from zonewise.csi.takeover.controller import StatesByCluster
     from zonewise.csi.takeover.source import TakeoverSource
     from zonewise.csi.transport.calls import CallWorker
     from zonewise.storage.configuration import StorageConfiguration
     from zonewise.storage.domains import DomainLabels
-    from zonewise.storage.pools import PoolState
 
 LEASE = "zonewise-csi-takeover"
 AGAIN = 5.0
@@ -44,12 +42,14 @@ async def lead(
     worker: CallWorker,
     settings: Leading,
 ) -> None:
-    """Follow, lead, and follow again, for ever."""
+    """Follow, lead, and follow again, endlessly."""
     import random
     import time
+    from functools import partial
 
     from zonewise.api.errors import LeadershipLost
     from zonewise.cli.program.connection import connected
+    from zonewise.csi.answering import answered
     from zonewise.csi.takeover.automatic import AutomaticLoop
     from zonewise.csi.takeover.controller import TakeoverController
     from zonewise.csi.takeover.metrics import TakeoverMetrics
@@ -58,8 +58,15 @@ async def lead(
     from zonewise.runtime.election import election as elections
     from zonewise.runtime.process.logs import logger
 
-    async def states(configuration: StorageConfiguration) -> Mapping[str, PoolState]:
-        return await worker(lambda: storage.backend.states(configuration))
+    async def states(configuration: StorageConfiguration) -> StatesByCluster:
+        def ask() -> StatesByCluster:
+            with storage.in_call():
+                clusters = storage.clusters().items()
+                return answered(
+                    {name: partial(one.backend.states, configuration) for name, one in clusters}
+                )
+
+        return await worker(ask)
 
     async with AsyncExitStack() as stack:
         plain = await stack.enter_async_context(connected(options))

@@ -1,12 +1,12 @@
-"""EndpointSlices of Endpoints that somebody writes by hand.
+"""EndpointSlices of Endpoints that are written by hand.
 
-A Service without a selector has the endpoints its owner says. Who still says so by an Endpoints
-object finds it mirrored: one slice per subset and address family, owned by the Endpoints, so that
-it goes with them. Endpoints that ask not to be mirrored, or that only hold a leader's name, and
-those of Services with a selector are left alone.
+A Service without a selector has the endpoints its user writes. An Endpoints object for it is
+mirrored: one slice per subset and address family, owned by the Endpoints, so that it is deleted
+with them. Endpoints with the ``skip-mirror`` label, those that are leader election records, and
+those of Services with a selector are ignored.
 
 A slice is *rewritten* where its ports are still wanted, made where there is none, and deleted where
-nobody wants it. A pass waits until the store shows what the one before wrote.
+it is not. A pass waits until the store shows what the one before wrote.
 """
 
 from __future__ import annotations
@@ -67,10 +67,10 @@ class Endpoints(Object):
 
 
 Ports = tuple[EndpointPort, ...]
-Wanted = dict[tuple[str, Ports], tuple[Endpoint, ...]]
+WantedSlices = dict[tuple[str, Ports], tuple[Endpoint, ...]]
 
 
-def mirrored(subsets: Iterable[EndpointSubset]) -> Wanted:
+def mirrored(subsets: Iterable[EndpointSubset]) -> WantedSlices:
     """The endpoints of each slice, by address family and ports."""
     found: dict[tuple[str, Ports], dict[str, Endpoint]] = {}
     for subset in subsets:
@@ -122,7 +122,7 @@ class Mirroring:
         if not self._wrote.settled(key):
             return GLANCE
         endpoints, service = self._endpoints.get(key), self._services.get(key)
-        wanted: Wanted = {}
+        wanted: WantedSlices = {}
         by_hand = service is not None and not service.spec.selector
         if by_hand and endpoints is not None and _meant(endpoints):
             wanted = mirrored(endpoints.subsets)

@@ -1,4 +1,4 @@
-"""What a pod's commands would do, as far as a glance tells.
+"""What a pod's commands would do, for a few known commands.
 
 Nothing is run. Recognised are ``true``, ``false``, ``exit N``, ``sleep N`` and ``pause``, alone,
 under a shell's ``-c``, and one after another (``;``, ``&&`` or lines): how long it takes is the sum
@@ -15,7 +15,7 @@ from typing import NamedTuple
 from zonewise.api.objects.pod import Container, Pod
 
 ENDLESS = frozenset({"agnhost", "pause"})
-"""Images that do nothing for ever unless they are told otherwise."""
+"""Images that run forever unless their arguments say otherwise."""
 
 SHELLS = frozenset({"sh", "bash", "ash", "dash"})
 _LOOP = re.compile(r"\b(while|until|for)\b")
@@ -23,7 +23,7 @@ _STEP = re.compile(r"\n|;|&&")
 
 
 class Outcome(NamedTuple):
-    """How a command ends. ``seconds`` is None where nobody knows how long it runs."""
+    """How a command ends. ``seconds`` is None where the duration is unknown."""
 
     code: int = 0
     seconds: float | None = None
@@ -31,7 +31,7 @@ class Outcome(NamedTuple):
 
 UNKNOWN = Outcome()
 DIGITS = 20
-"""Codes of more are nobody's; Python reads no number of thousands."""
+"""No exit code has more; Python refuses to parse numbers of thousands of digits."""
 
 
 def outcome(pod: Pod) -> Outcome:

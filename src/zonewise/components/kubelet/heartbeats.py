@@ -1,7 +1,7 @@
-"""Leases by which nodes say that they are alive.
+"""Leases by which nodes report that they are alive.
 
 All nodes share one loop. Each has its second within the period, chosen by its name, so a thousand
-renewals are spread evenly; the loop wakes up at most once a second, and only if somebody is due.
+renewals are spread evenly; the loop wakes up at most once a second, and only if a node is due.
 Renewals of one second are sent together. One that fails is not repeated: a lease outlives a missed
 renewal, and the next comes soon. A lease belongs to its Node and is collected with it.
 """
@@ -20,11 +20,11 @@ from zonewise.runtime.client.client import Client
 
 NAMESPACE = "kube-node-lease"
 SLACK = 0.001
-"""Timers are not exact: a turn that is so near has come."""
+"""Timers are not exact: a turn this near counts as due."""
 
 
 class Heartbeats:
-    """Renews the leases of the nodes it is told of."""
+    """Renews the leases of the nodes added to it."""
 
     def __init__(
         self, client: Client, *, clock: Callable[[], float], period: float, duration: int
@@ -63,13 +63,13 @@ class Heartbeats:
                 await asyncio.gather(*(self._renewed(*one) for one in self._due(last, turn)))
 
     def _due(self, after: int, turn: int) -> list[tuple[str, str]]:
-        """Names and uids of those whose turn has come."""
+        """Names and uids of the nodes that are due."""
         count = len(self._slots)
         turns = range(max(after, turn - count) + 1, turn + 1)
         return [one for number in turns for one in self._slots[number % count].items()]
 
     def _next(self, turn: int) -> int:
-        """The next turn in which somebody is due."""
+        """The next turn in which a node is due."""
         count = len(self._slots)
         ahead = range(turn + 1, turn + count)
         return next((one for one in ahead if self._slots[one % count]), turn + count)

@@ -11,7 +11,7 @@ whole seconds. A store may lag behind a write of ours: a pod that is older than 
 is left until its newer self arrives, so nothing happens twice.
 
 *A failed node* (annotation) is silent: no heartbeats, nothing about its pods, not even their end.
-When it heals, it goes on with what the objects say by then.
+When it heals, it continues with what the objects say by then.
 
 Writes carry the pod's uid: what was meant for a pod never reaches its successor of the same name.
 """
@@ -20,11 +20,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
 from typing import Any
 
-from zonewise.api.errors import Conflict, NotFound
+from zonewise.api.errors import Conflict, NotFound, ZonewiseError
 from zonewise.api.meta import Key
 from zonewise.api.objects.core import Node
 from zonewise.api.objects.pod import Pod
@@ -144,7 +145,7 @@ class Kubelets:
         uid = old.metadata.uid
         if new is None:
             self._known.pop(uid, None)
-        # Addresses are given back once: later they may be somebody else's.
+        # Addresses are freed once: later they may be another pod's.
         if old.status.phase not in FINISHED and (new is None or new.status.phase in FINISHED):
             held = self._held.pop(uid, None) or tuple(one.ip for one in old.status.pod_ips)
             home = self._homes.get(old.spec.node_name)
@@ -226,8 +227,7 @@ class Kubelets:
             return MOUNT_PAUSE
         step = advance(pod, progress, self._settings.stages, now=now, seed=self._seed)
         if step.remove:
-            await self._remove(pod, node, step.progress, now)
-            return None
+            return await self._remove(pod, node, step.progress, now)
         if not await self._write(pod, node, known, step, now):
             return NO_ADDRESS_PAUSE
         known.progress = step.progress
@@ -281,34 +281,52 @@ class Kubelets:
                 type="Warning",
             )
 
-    async def _remove(self, pod: Pod, node: Node, progress: PodProgress, now: float) -> None:
-        """Finish a deletion; what finalizers hold back is their owners' business.
+    async def _unmounted(self, pod: Pod, node: Node) -> bool:
+        """Whether the volumes of a pod that has ended are off its paths."""
+        if self._volumes is None or not pod.spec.volumes:
+            return True
+        try:
+            await self._volumes.unmount(node.metadata.name, pod.metadata.uid)
+        except (ZonewiseError, OSError) as error:
+            self._context.recorder.event(
+                pod,
+                type="Warning",
+                reason="FailedUnMount",
+                action="StoppingPod",
+                note=f"a volume cannot be taken off its path yet: {error}",
+            )
+            return False
+        return True
 
-        How a pod ended is written before it goes: who watches sees that it is not ready and why,
-        and who counts ends, such as a Job, has something to count.
+    async def _remove(
+        self, pod: Pod, node: Node, progress: PodProgress, now: float
+    ) -> float | None:
+        """Finish a deletion; finalizers are left to their owners.
+
+        How a pod ended is written before it is deleted: watchers see that it is not ready and why,
+        and controllers that count finished pods, such as Job, can count it.
         """
         meta = pod.metadata
         place = PodAddresses(node_status.hosts(node), self._held.get(meta.uid, ()))
         status = report(pod, progress, place, now)
         if status is not None:
             await self._patch(pod, status)
-        if self._volumes is not None and pod.spec.volumes:
-            await self._volumes.unmount(node.metadata.name, meta.uid)
+        if not await self._unmounted(pod, node):
+            return MOUNT_PAUSE
         # A server that was killed in the middle of a removal has only marked the pod.
         if meta.deletion_grace_period_seconds == 0 and meta.finalizers:
-            return
-        try:
+            return None
+        with suppress(NotFound, Conflict):
             await self._context.client.delete(
                 Pod, meta.name, meta.namespace, uid=meta.uid, grace_period=0
             )
-        except (NotFound, Conflict):
-            return
+        return None
 
     async def _patch(self, pod: Pod, status: dict[str, Any]) -> Pod | None:
         try:
             return await self._context.client.patch_status(pod, status, kind="strategic")
         except (NotFound, Conflict):
-            # It is gone or replaced; word of that is on its way to us.
+            # It is deleted or replaced; the watch event is still to come.
             return None
 
     def _place(self, pod: Pod, node: Node, progress: PodProgress) -> PodAddresses | None:
@@ -334,7 +352,7 @@ class Kubelets:
     def _take(self, network: AddressPool) -> str | None:
         """An address no pod has, of whatever node.
 
-        Pods outlive their Node if it is made anew at once, and it may then get another range, and
+        Pods outlive their Node if it is recreated at once, and it may then get another range, and
         another node theirs.
         """
         while (address := network.take()) is not None and self._pods.keys_by("address", address):

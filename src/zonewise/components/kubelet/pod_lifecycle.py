@@ -1,8 +1,8 @@
 """The life of a pod as its kubelet sees it, without containers: pure functions of its status.
 
-``read`` takes from a pod's status how far it is (a ``PodProgress``). ``advance`` lets everything
-happen that the stages say is due, and tells when the next thing is. All that matters is in the
-object, so a process that starts anew goes on where the last one was.
+``read`` takes from a pod's status how far it is (a ``PodProgress``). ``advance`` applies every
+stage that is due, and returns when the next one is. All state is in the object, so a process that
+restarts continues where the last one was.
 
 Several stages that are due at once are one step to the outside: from bound to ready a pod with no
 delays is written once.
@@ -18,7 +18,7 @@ from zonewise.api.objects.pod import Pod
 from zonewise.api.objects.pod_state import FINISHED
 from zonewise.api.values import times
 from zonewise.components.kubelet.commands import DIGITS, outcome
-from zonewise.components.kubelet.stages import Stage, Stages, State
+from zonewise.components.kubelet.stages import PodState, Stage, Stages
 
 EXIT_CODE = "zonewise.io/exit-code"
 STEPS = 16
@@ -28,7 +28,7 @@ SLACK = 0.001
 TERMINATED = 143
 """What a container returns that ends on SIGTERM."""
 LOST = 137
-"""What is said of a container that never started and cannot any more."""
+"""The exit code of a container that never started and cannot any more."""
 DEADLINE = "DeadlineExceeded"
 
 
@@ -38,11 +38,11 @@ class PodProgress:
 
     ``since`` is when this state began, ``started`` when the containers last did, ``code``,
     ``previous`` and ``ended`` how and when the run before that ended, if there was one. ``reason``
-    says why a finished pod did not end by itself, ``leaving`` when it was told to. A pod that was
-    told so before its containers ever started is finished with ``LOST`` and no ``previous``.
+    says why a finished pod did not end by itself, ``leaving`` when it was deleted. A pod that was
+    deleted before its containers ever started is finished with ``LOST`` and no ``previous``.
     """
 
-    state: State
+    state: PodState
     since: float
     started: float = 0.0
     restarts: int = 0
@@ -116,7 +116,7 @@ def _next(
     pod: Pod, progress: PodProgress, stages: Stages, *, seed: int
 ) -> tuple[Stage | None, float]:
     best, first = None, inf
-    # Who ran long enough is forgiven how often it crashed before.
+    # A container that ran long enough has its backoff reset.
     restarts = 0 if progress.ended - progress.previous >= FORGIVEN else progress.restarts
     for stage in stages[progress.state]:
         delay = stage.delay(pod, seed=seed, restarts=restarts)
@@ -159,7 +159,7 @@ def _leave(
     grace = meta.deletion_grace_period_seconds or 0
     if not progress.leaving:
         asked = _moment(meta.deletion_timestamp, now) - grace
-        # Times on the wire are cut to seconds: what was asked within this one was asked now.
+        # Times on the wire are cut to seconds: a request within this one counts as now.
         progress = replace(progress, leaving=asked if asked < now - 1.0 else now)
     if progress.started and progress.state != "finished":
         delays = [

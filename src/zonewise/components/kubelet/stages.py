@@ -28,10 +28,10 @@ from zonewise.api.struct import Struct, field
 from zonewise.machinery.text import yamltext
 from zonewise.machinery.text.misfits import misfit
 
-State = Literal["bound", "running", "ready", "ended", "finished", "terminating"]
-Effect = Literal["start", "ready", "unready", "exit", "remove"]
+PodState = Literal["bound", "running", "ready", "ended", "finished", "terminating"]
+StageEffect = Literal["start", "ready", "unready", "exit", "remove"]
 
-EFFECTS: Mapping[State, frozenset[Effect]] = {
+EFFECTS: Mapping[PodState, frozenset[StageEffect]] = {
     "bound": frozenset({"start"}),
     "running": frozenset({"ready", "exit"}),
     "ready": frozenset({"unready", "exit"}),
@@ -48,7 +48,7 @@ _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 class StageSelector(Struct, forbid_unknown_fields=True):
-    """Which pods are meant: all of what is said must hold."""
+    """Which pods are selected: all that is given must match."""
 
     labels: dict[str, str] = field(default_factory=dict)
     annotations: dict[str, str] = field(default_factory=dict)
@@ -70,8 +70,8 @@ class _Written(Struct, forbid_unknown_fields=True):
     """A stage as it is in the file."""
 
     name: str
-    states: tuple[State, ...] = field(name="in")
-    effect: Effect = field(name="do")
+    states: tuple[PodState, ...] = field(name="in")
+    effect: StageEffect = field(name="do")
     match: StageSelector = StageSelector()
     unless: StageSelector | None = None
     after: str = "0s"
@@ -92,7 +92,7 @@ class Stage:
     """One thing that may happen."""
 
     name: str
-    effect: Effect
+    effect: StageEffect
     match: StageSelector
     unless: StageSelector | None
     after: Span
@@ -117,7 +117,7 @@ class Stage:
         return drawn.uniform(span.low, span.high)
 
 
-Stages = Mapping[State, tuple[Stage, ...]]
+Stages = Mapping[PodState, tuple[Stage, ...]]
 
 
 def backoff(restarts: int) -> float:
@@ -153,7 +153,7 @@ def read_stages(text: str, origin: str) -> Stages:
     except msgspec.ValidationError as error:
         why = misfit(error)
         raise ConfigError(f"{origin}: {why}; docs/embedded.md shows the format") from error
-    found: dict[State, list[Stage]] = {state: [] for state in get_args(State)}
+    found: dict[PodState, list[Stage]] = {state: [] for state in get_args(PodState)}
     for one in written:
         try:
             after = span(one.after)
@@ -188,7 +188,7 @@ def timed(stages: Stages, **after: str) -> Stages:
 
 
 def _steered(text: str) -> Span | None:
-    # What somebody wrote on a pod must not stop the pod; it then does as all others do.
+    # A bad annotation must not stop the pod; it then behaves as all others do.
     try:
         return span(text)
     except ConfigError:

@@ -1,16 +1,16 @@
 """Binds claims to volumes, and keeps the phases of both.
 
 A claim and a volume are bound when each names the other. The volume is written first, with the
-claim's uid, on the version that was seen: two claims that want one volume meet there, and the loser
-looks for another. Then the claim. A restart between the two finds a volume that names the claim,
-and writes the rest.
+claim's uid, on the version that was seen: two claims that try one volume conflict there, and the
+loser looks for another. Then the claim. A restart between the two finds a volume that names the
+claim, and writes the rest.
 
-Keys of two sorts are worked on independently: claims (find, bind, or ask a provisioner) and volumes
-(available, bound, released, reclaimed). A claim that found nothing is looked at again when a volume
-of its class is free or its class changes.
+Keys of two kinds are worked on independently: claims (find, bind, or request provisioning) and
+volumes (available, bound, released, reclaimed). A claim that found nothing is tried again when a
+volume of its class is free or its class changes.
 
-For classes that wait for their first consumer the scheduler chooses a node and writes it on the
-claim. A volume that is there and can be used from that node is taken; else one is provisioned.
+For WaitForFirstConsumer classes the scheduler chooses a node and writes it on the claim. An
+existing volume that can be used from that node is taken; else one is provisioned.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from zonewise.components.volumes.words import (
 )
 from zonewise.runtime.controller.components import ComponentContext
 from zonewise.runtime.controller.controller import Controller, own_key
-from zonewise.runtime.controller.recorder import Type
+from zonewise.runtime.controller.recorder import EventType
 from zonewise.scheduling.volumes import BIND_COMPLETED, SELECTED_NODE
 from zonewise.storage import claims
 
@@ -103,7 +103,7 @@ class Binder:
         return None
 
     async def _find(self, claim: PersistentVolumeClaim) -> None:
-        """Bind a claim to what is there, or ask for what is not."""
+        """Bind a claim to an existing volume, or request a new one."""
         name = claim.spec.storage_class_name or ""
         made_by = self._classes.get(("", name))
         waits = made_by is not None and made_by.volume_binding_mode == WAIT
@@ -217,7 +217,7 @@ class Binder:
         await self._claim_status(claim, "Bound", volume)
 
     async def _ask(self, claim: PersistentVolumeClaim, made_by: StorageClass) -> None:
-        """Leave the claim to whoever makes volumes of its class."""
+        """Leave the claim to the provisioner of its class."""
         name = made_by.provisioner
         if name == NO_PROVISIONER:
             return
@@ -253,7 +253,8 @@ class Binder:
     async def _claim_now(self, key: Key, uid: str) -> PersistentVolumeClaim | None:
         """A claim, if it still is the one with this uid.
 
-        The server decides before it counts as gone: a volume released by mistake loses its data.
+        The server is asked before it counts as deleted: a volume released by mistake loses its
+        data.
         """
         claim = self._claims.get(key)
         if claim is None or claim.metadata.uid != uid:
@@ -305,7 +306,7 @@ class Binder:
             note = f"waiting for {what} {','.join(names)} to be scheduled"
             self._tell(claim, "Normal", "WaitForPodScheduled", note)
 
-    def _tell(self, claim: PersistentVolumeClaim, kind: Type, reason: str, note: str) -> None:
+    def _tell(self, claim: PersistentVolumeClaim, kind: EventType, reason: str, note: str) -> None:
         self._context.recorder.event(claim, type=kind, reason=reason, action="Bind", note=note)
 
 

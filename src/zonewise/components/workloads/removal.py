@@ -1,29 +1,28 @@
-"""Taking pods down, with or without asking their disruption budget.
+"""Removing pods, with or without regard to their disruption budgets.
 
 ``delete`` is what Kubernetes' own controllers do: budgets do not hold them back. ``evict`` is what
-KEP-8 asks for: an update or a scale-down is a planned disruption like any other, so whoever takes a
-running pod down asks first. Three rules keep that from doing harm:
+KEP-8 asks for: an update or a scale-down is a planned disruption like any other, so running pods
+are evicted. Three rules keep that from doing harm:
 
-- A pod that is not Ready is deleted, never evicted. It serves nobody, and a budget that is unmet
-  because of it would otherwise hold back the very update that repairs it. The deletion carries the
-  version at which the pod was seen unready; one that became ready meanwhile is left alone.
-- A refusal is an answer, not an error: the caller learns what was *granted* and goes on with that.
-- No hot loop. After a refusal the workload rests, first for ``FIRST_PAUSE`` seconds, then twice as
-  long each time up to ``LONGEST_PAUSE``; a grant ends that, and so does news about a budget
-  (``reconsider``). An hour of refusals without news costs less than a hundred requests per
-  workload, however many pods it has. Each time another pod is asked for, the least refused one
-  first: budgets may cover the pods differently, and the most wanted victim may be the one that
-  is stuck.
+- A pod that is not Ready is deleted, never evicted. It serves no traffic, and a budget that is
+  unmet because of it would otherwise block the very update that repairs it. The deletion carries
+  the version at which the pod was seen unready; one that became ready meanwhile is left alone.
+- A refusal is an answer, not an error: the caller gets what was *granted* and continues with that.
+- No hot loop. After a refusal the workload pauses, first for ``FIRST_PAUSE`` seconds, then twice as
+  long each time up to ``LONGEST_PAUSE``; a grant ends that, and so does a change of a budget
+  (``reconsider``). An hour of refusals without a change costs less than a hundred requests per
+  workload, however many pods it has. Each time another pod is tried, the least refused one first:
+  budgets may cover the pods differently, and the preferred victim may be the one that is stuck.
 
-Where budgets are counted (``library``), their verdict is known before anybody is asked: pods they
-hold are left out, others go in their place, and a ReplicaSet gives from its fullest domain first.
-If all are held the workload rests as if it had been refused, until a pod of its namespace becomes
+Where budgets are counted (``library``), their verdict is known before any request: pods they hold
+are left out, others are removed in their place, and a ReplicaSet starts with its fullest domain. If
+all are held the workload pauses as if it had been refused, until a pod of its namespace becomes
 Ready: a status that is written once a second may never show a domain that was closed for less.
 Plain budgets are known by their status, which may be a moment old: only then is an eviction
 refused.
 
 *Concurrent* are deletions, and evictions in batches that grow while all are granted; the batch in
-which one is refused is the last. *In memory* are only the pauses: after a restart they begin anew.
+which one is refused is the last. *In memory* are only the pauses: after a restart they start again.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ from zonewise.runtime.process.clock import elapsed
 
 K = TypeVar("K", bound=Hashable)
 
-Mode: TypeAlias = Literal["evict", "delete"]
+RemovalMode: TypeAlias = Literal["evict", "delete"]
 
 FIRST_PAUSE = 1.0
 LONGEST_PAUSE = 60.0
@@ -68,7 +67,7 @@ class RemovalRefusal:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What became of a request to take pods down; ``again`` is when to ask again, in seconds."""
+    """The result of a request to remove pods; ``again`` is when to retry, in seconds."""
 
     granted: tuple[Pod, ...] = ()
     refused: tuple[RemovalRefusal, ...] = ()
@@ -80,7 +79,7 @@ class _Rest:
     failures: int = 0
     until: float = 0.0
     judged: bool = False
-    """Whether nobody was asked: another verdict ends it."""
+    """Whether no request was made: another verdict ends it."""
     refused: dict[str, int] = field(default_factory=dict)
 
 
@@ -91,7 +90,7 @@ class Removal(Generic[K]):
         self,
         client: Client,
         *,
-        mode: Mode,
+        mode: RemovalMode,
         clock: Callable[[], float] = elapsed,
         budgets_cache: BudgetsCache | None = None,
         now: Callable[[], float] = elapsed,
@@ -112,7 +111,7 @@ class Removal(Generic[K]):
         spread: bool = False,
         held: bool = True,
     ) -> Taken:
-        """Take ``count`` of the pods down, the first ones if nobody objects.
+        """Remove ``count`` of the pods, the first ones if no budget objects.
 
         With ``spread`` those of the fullest domain are the first. What is not ``held`` is deleted.
         """
@@ -137,7 +136,7 @@ class Removal(Generic[K]):
         return Taken(deleted.granted + evicted.granted, deleted.refused + evicted.refused, again)
 
     def _rest_by_verdict(self, key: K, pod: Pod, verdict: DisruptionVerdict) -> Taken:
-        """Rest without having asked; whoever gives more ends it."""
+        """Pause without a request; a budget that allows more ends it."""
         now = self._clock()
         rest = self._resting.get(key) or _Rest()
         if rest.until > now:
@@ -148,13 +147,13 @@ class Removal(Generic[K]):
         return Taken(refused=(RemovalRefusal(pod, error),), again=LONGEST_PAUSE)
 
     def _allowed(self, key: K) -> None:
-        """A verdict that holds nobody any more ends a rest that was for a verdict."""
+        """A verdict that holds no pod any more ends a pause that was for a verdict."""
         rest = self._resting.get(key)
         if rest is not None and rest.judged:
             rest.until, rest.judged = 0.0, False
 
     def reconsider(self, key: K) -> bool:
-        """Let a workload ask again at once; False if it does not rest."""
+        """Let a workload retry at once; False if it is not paused."""
         rest = self._resting.get(key)
         if rest is None:
             return False
@@ -166,7 +165,7 @@ class Removal(Generic[K]):
         return tuple(self._resting)
 
     def judged(self) -> tuple[K, ...]:
-        """Those of them that asked nobody, because they know what they would be told."""
+        """Those of them that made no request, because the verdict is known."""
         return tuple(key for key, rest in self._resting.items() if rest.judged)
 
     def forget(self, key: K) -> None:
@@ -189,7 +188,7 @@ class Removal(Generic[K]):
         except NotFound:
             pass
         except Conflict:
-            # Another pod has the name by now: the one meant is gone. Or it merely changed.
+            # Another pod has the name by now: the one meant is deleted. Or it merely changed.
             if as_seen:
                 raise
 
@@ -224,7 +223,7 @@ class Removal(Generic[K]):
 
 
 def _sorted(pods: Sequence[Pod], results: Sequence[BaseException | None]) -> Taken:
-    """Who was granted and who refused; what is no refusal is raised."""
+    """Which were granted and which refused; what is no refusal is raised."""
     granted: list[Pod] = []
     refused: list[RemovalRefusal] = []
     for pod, result in zip(pods, results, strict=False):

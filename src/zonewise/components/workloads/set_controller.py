@@ -1,12 +1,12 @@
 """What the controllers of StatefulSets and DaemonSets have in common.
 
-A ``SetController`` watches the sets of one kind, their pods and revisions, and sees to it that a
-set has one pass at a time, none while the store lacks what the last one wrote, and not more than
-its size allows (``pacing``). A ``Pass`` is one look at one set, from the claims to the status.
+A ``SetController`` watches the sets of one kind, their pods and revisions, and ensures that a set
+has one pass at a time, none while the store lacks what the last one wrote, and not more than its
+size allows (``pacing``). A ``Pass`` is one look at one set, from the claims to the status.
 
 *Retried* with backoff is a pass in which something failed; its status is written all the same, and
-events tell what failed. A refused eviction is no failure: the set is looked at again when
-``removal`` says, or when a budget of its namespace gives more.
+events report what failed. A refused eviction is no failure: the set is tried again when ``removal``
+says, or when a budget of its namespace allows more.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from zonewise.components.workloads import revisions
 from zonewise.components.workloads.adoption import claimed, indexed
 from zonewise.components.workloads.availability import next_available
 from zonewise.components.workloads.pacing import Pacing
-from zonewise.components.workloads.removal import Mode, Removal
+from zonewise.components.workloads.removal import Removal, RemovalMode
 from zonewise.components.workloads.triggers import (
     gets_ready,
     gives,
@@ -51,7 +51,7 @@ class SetController(ABC, Generic[W]):
         context: ComponentContext,
         kind: type[W],
         *,
-        removal: Mode,
+        removal: RemovalMode,
         budgets_cache: BudgetsCache | None,
         workers: int,
     ) -> None:
@@ -94,7 +94,7 @@ class SetController(ABC, Generic[W]):
         """One pass over a set; gives when to look again."""
 
     def forget(self, key: Key) -> None:
-        """A set is gone."""
+        """A set is deleted."""
         self.expected.forget(key)
         self.pacing.forget(key)
         self.removal.forget(key)
@@ -128,11 +128,11 @@ class Pass(ABC, Generic[W]):
 
     @abstractmethod
     def gone(self, pod: Pod) -> None:
-        """Tell that a pod was taken down."""
+        """Record an event that a pod was removed."""
 
     @abstractmethod
     def stuck(self, pod: Pod, error: ZonewiseError) -> None:
-        """Tell that a pod could not be deleted."""
+        """Record an event that a pod could not be deleted."""
 
     async def own_pods(self, fits: Callable[[Pod], bool] = lambda _: True) -> tuple[Pod, ...]:
         """The set's pods, after adopting and releasing."""
@@ -168,7 +168,7 @@ class Pass(ABC, Generic[W]):
         self._home.expected.wrote(self.group.key, made)
 
     def removed(self, pod: Pod) -> None:
-        """Note, and tell, that a pod was taken down."""
+        """Record that a pod was removed: as an expectation and as an event."""
         self._home.expected.removed(self.group.key, pod)
         self.gone(pod)
 
@@ -187,5 +187,5 @@ class Pass(ABC, Generic[W]):
         *,
         type: Literal["Normal", "Warning"] = "Normal",
     ) -> None:
-        """Tell what happened to the set."""
+        """Record an event about the set."""
         self._home.recorder.event(self.group, type=type, reason=reason, action=action, note=note)

@@ -1,9 +1,9 @@
 """What a backend must do, so that journal, placement and the services are the same for all.
 
 The controller half makes, copies, grows and removes what a journal entry says; every call may be
-repeated and may find that an earlier one came half way. The node half brings it to a path. Calls
-block and may be made from several threads; the services see to it that no two are at work on one
-volume at once. A backend raises ``CsiError``, or ``StorageError`` from the decisions.
+repeated and may find that an earlier one was half done. The node half mounts it at a path. Calls
+block and may be made from several threads; the services ensure that no two work on one volume at
+once. A backend raises ``CsiError``, or ``StorageError`` from the decisions.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FOLDER = "folder"
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """How full a mounted volume is; ``inodes`` is empty where nobody counts them."""
+    """How full a mounted volume is; ``inodes`` is empty where they are not counted."""
 
     total: int
     used: int
@@ -59,41 +59,45 @@ class ControllerBackend(Protocol):
     def further(self) -> frozenset[str]:
         """The keys of a class that only this backend understands."""
 
+    @property
+    def evident(self) -> bool:
+        """Whether ``image`` of an empty volume proves that ``make`` has finished it."""
+
     def attributes(self, parameters: ClassParameters, request: Mapping[str, str]) -> dict[str, str]:
         """What a new entry keeps for the backend, of the class and of all of its request's keys.
 
-        Called before the journal is asked; raises INVALID_ARGUMENT for a class it cannot serve.
+        Called before the journal is read; raises INVALID_ARGUMENT for a class it cannot serve.
         """
 
     def prepare(self, configuration: StorageConfiguration) -> None:
-        """See to it that declared pools are there; called at the start and after a reload."""
+        """Make the declared pools, if missing; called at the start and after a reload."""
 
     def states(self, configuration: StorageConfiguration) -> Mapping[str, PoolState]:
         """What is known about the pools now."""
 
     def access(self, file_system: str, *, block: bool, shared: bool) -> str:
-        """How a volume is kept for a wish, as an entry records it; raises INVALID_ARGUMENT."""
+        """How a requested volume is kept, as an entry records it; raises INVALID_ARGUMENT."""
 
     def size(self, bytes: int, access: str) -> int:
-        """The size such a volume really gets: not smaller than asked."""
+        """The size such a volume really gets: not smaller than requested."""
 
     def image(self, entry: JournalEntry) -> Image | None:
-        """What is there for an entry."""
+        """The image of an entry, if it exists."""
 
     def make(self, entry: JournalEntry, source: JournalEntry | None) -> bool:
         """Make what an entry says, empty or as a copy; complete or not at all.
 
-        False if something of that name is there already: look what it is.
+        False if something of that name exists already: look what it is.
         """
 
     def remove(self, entry: JournalEntry) -> None:
-        """Remove all of it, finished or not; gone already is fine, and so is somebody else's."""
+        """Remove all of it, finished or not; no error if it does not exist or is not ours."""
 
     def grow(self, entry: JournalEntry) -> bool:
         """Make it as large as the entry says; whether nodes have to follow."""
 
     def in_use(self, entry: JournalEntry) -> str:
-        """Who uses it on this machine; empty if nobody does."""
+        """What uses it on this machine; empty if nothing does."""
 
     def images(self) -> Sequence[Image]:
         """Everything in all pools, finished or not."""
@@ -111,8 +115,8 @@ class NodeBackend(Protocol):
     def publish(self, entry: JournalEntry, staging: Path, target: Path, wanted: Wanted) -> None:
         """Show the staged volume at a pod's path."""
 
-    def unpublish(self, target: Path) -> None:
-        """Remove it and the path; nothing there is fine."""
+    def unpublish(self, uuid: str, target: Path) -> None:
+        """Remove it and the path; nothing there is fine, and what is not ours is left alone."""
 
     def usage(self, entry: JournalEntry, path: Path) -> Usage:
         """How full it is; NOT_FOUND if it is not at that path."""
@@ -123,33 +127,33 @@ class NodeBackend(Protocol):
 
 @runtime_checkable
 class ExclusiveNode(Protocol):
-    """A node half whose volumes one node uses at a time: it knows which, and shuts others out.
+    """A node half whose volumes one node uses at a time: it records which, and fences others.
 
-    Where many nodes may write at once (folders, CephFS) there is nobody to shut out.
+    Where many nodes may write at once (folders, CephFS) there is nothing to fence.
     """
 
     def holder(self, entry: JournalEntry, staging: Path) -> VolumeHolder | None:
-        """Who has it, other than at this staging path; None if nobody does."""
+        """Its holder, other than at this staging path; None if there is none."""
 
     def hold(self, entry: JournalEntry, holder: VolumeHolder) -> None:
-        """Write down who has it from now on; ABORTED if another node was faster."""
+        """Record its holder from now on; ABORTED if another node was faster."""
 
     def release(self, entry: JournalEntry, node: str) -> None:
-        """Nobody has it any more, if that node had it."""
+        """It has no holder any more, if that node had it."""
 
     def fence(self, entry: JournalEntry) -> None:
-        """Shut out everybody who has it: nothing they still write reaches the volume.
+        """Fence every holder: nothing they still write reaches the volume.
 
-        Called before this node shows the volume, so whoever is shut out is never this node.
+        Called before this node maps the volume, so the fenced node is never this one.
         """
 
     def leave(self, entry: JournalEntry, staging: Path) -> None:
-        """Take down a staging path whose volume another node has now; the volume is not touched."""
+        """Unmount a staging path whose volume another node has now; the volume is not touched."""
 
 
 @runtime_checkable
 class DomainHealth(Protocol):
-    """Storage that knows by itself which domains have failed."""
+    """Storage that can report which domains have failed."""
 
     def domains(self, labels: DomainLabels) -> tuple[frozenset[str], frozenset[str]]:
         """All domains it can judge, and those of them that have failed; by their short names."""

@@ -1,12 +1,12 @@
-"""Tells the scheduler how much room a driver has: one CSIStorageCapacity per class and domain.
+"""Publishes a driver's capacity to the scheduler: one CSIStorageCapacity per class and domain.
 
 Domains are those that nodes with the driver are in. The driver is asked for each every ``PERIOD``
 seconds, and soon after it made or deleted a volume. Only what changed is written. Names follow from
-class and domain, so a restart, or two leaders for a moment, never make two objects for one thing;
-what has no class or domain any more is deleted.
+class and domain, so a restart, or two leaders for a moment, never make two objects for one pair;
+those without a class or domain are deleted.
 
-A driver that cannot be asked leaves what was told before: old numbers cost a wrong try, none would
-stop every pod that waits.
+When a driver cannot be reached, the last numbers stay: old numbers cost a failed attempt, none
+would stop every pod that waits. A class that it refuses does not affect others.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from zonewise.csi.protocol import csi_pb2 as csi
 from zonewise.csi.provisioner import parameters
 from zonewise.csi.provisioner.driver import ReachableDriver
 from zonewise.csi.provisioner.volumes import size_text
+from zonewise.csi.status import CsiError
 from zonewise.csi.transport.methods import GET_CAPACITY
 from zonewise.runtime.controller.components import ComponentContext
 from zonewise.runtime.process.logs import logger
@@ -31,7 +32,7 @@ from zonewise.storage.provisioning import domains_of
 
 PERIOD = 60.0
 SETTLE = 0.5
-"""So long more changes are waited for before the driver is asked."""
+"""How long further changes are waited for before the driver is asked."""
 DRIVER_LABEL = "csi.storage.k8s.io/drivername"
 MANAGER_LABEL = "csi.storage.k8s.io/managed-by"
 MANAGER = "zonewise"
@@ -53,6 +54,7 @@ class CapacityPublisher:
         self._driver = driver
         self._namespace = namespace
         self._changed = changed
+        self._refused: dict[str, str] = {}
         cache = context.cache
         self._cache = cache
         self._classes = cache.store(StorageClass)
@@ -64,7 +66,7 @@ class CapacityPublisher:
         self._nodes.on_change(self._node_changed)
 
     async def run(self) -> None:
-        """Tell until cancelled."""
+        """Publish until cancelled."""
         await self._cache.synced()
         while True:
             self._changed.clear()
@@ -87,17 +89,35 @@ class CapacityPublisher:
         labels = {one.metadata.name: one.metadata.labels for one in self._nodes}
         terms = domains_of(self._driver.name, labels, self._csi_nodes)
         classes = [one for one in self._classes if one.provisioner == self._driver.name]
-        wanted = {}
+        wanted: dict[str, CSIStorageCapacity] = {}
+        unknown = set()
         for made_by in sorted(classes, key=lambda one: one.metadata.name):
-            for term in terms:
-                found = await self._room(made_by, term)
-                wanted[found.metadata.name] = found
+            try:
+                found = [await self._room(made_by, term) for term in terms]
+            except CsiError as error:
+                unknown.add(made_by.metadata.name)
+                self._warn(made_by.metadata.name, error)
+            else:
+                self._refused.pop(made_by.metadata.name, None)
+                wanted |= {one.metadata.name: one for one in found}
         told = {one.metadata.name: one for one in self._told if self._mine(one)}
         for name, item in wanted.items():
             await self._write(item, told.get(name))
         for name in told.keys() - wanted.keys():
-            with suppress(NotFound):
-                await self._client.delete(CSIStorageCapacity, name, self._namespace)
+            if told[name].storage_class_name not in unknown:
+                with suppress(NotFound):
+                    await self._client.delete(CSIStorageCapacity, name, self._namespace)
+
+    def _warn(self, made_by: str, error: CsiError) -> None:
+        """Say once why nothing is known about a class."""
+        if self._refused.get(made_by) != str(error):
+            self._refused[made_by] = str(error)
+            _log.warning(
+                "free storage of a class is not known",
+                driver=self._driver.name,
+                storage_class=made_by,
+                why=str(error),
+            )
 
     def _mine(self, item: CSIStorageCapacity) -> bool:
         labels = item.metadata.labels

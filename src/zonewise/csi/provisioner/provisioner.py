@@ -1,13 +1,14 @@
-"""Makes the volumes that claims of a driver's classes ask for, and takes them away again.
+"""Makes the volumes that claims of a driver's classes request, and deletes them again.
 
-A claim is the driver's when the binder has written the driver's name on it; one whose class waits
-for its first consumer also needs a node. Keys are claims and volumes; each is worked on once at a
-time, ``WORKERS`` at once. Everything that fails is retried with growing pauses, 1 s to 5 minutes.
+A claim is the driver's when the binder has annotated it with the driver's name; with a
+WaitForFirstConsumer class it also needs a selected node. Keys are claims and volumes; each is
+worked on once at a time, ``WORKERS`` at once. Everything that fails is retried with growing pauses,
+1 s to 5 minutes.
 
 *Nothing is forgotten.* Before the first call a finalizer is put on the claim. A claim that is
-deleted while a call may still bear fruit is kept by it until the driver's answer is final, also
-over a restart: then the call is made once more, and the volume it gives is deleted. A volume that
-is there is recorded in its PersistentVolume, whose own finalizer stays until the driver has deleted
+deleted while a call may still succeed is kept by it until the driver's answer is final, also across
+a restart: then the call is made once more, and the volume it returns is deleted. A volume that
+exists is recorded in its PersistentVolume, whose own finalizer stays until the driver has deleted
 it.
 
 *Leadership.* All writes go through a client that refuses them when the lease is lost. Calls to the
@@ -46,7 +47,7 @@ from zonewise.csi.transport.methods import CREATE_VOLUME, DELETE_VOLUME
 from zonewise.runtime.controller.components import ComponentContext
 from zonewise.runtime.controller.controller import Controller, own_key
 from zonewise.runtime.controller.queue import Queue
-from zonewise.runtime.controller.recorder import Type
+from zonewise.runtime.controller.recorder import EventType
 from zonewise.runtime.process.logs import logger
 from zonewise.storage.provisioning import Afterwards, accessibility_requirement, afterwards
 
@@ -68,7 +69,7 @@ class NotYet(ZonewiseError):
 
 @dataclass(frozen=True, slots=True)
 class _Attempt:
-    """What was asked for, and whether it may still come."""
+    """What was requested, and whether it may still be made."""
 
     request: csi.CreateVolumeRequest
     made_by: StorageClass
@@ -91,7 +92,7 @@ class VolumeProvisioner:
         self._finalizer = f"{driver.name}/provisioning"
         self._underway: dict[str, _Attempt] = {}
         self._settled: set[str] = set()
-        """Uids of claims for which nothing is under way, as the driver said in this life."""
+        """Uids of claims for which nothing is pending, as the driver answered since our start."""
         self._recorded: set[str] = set()
         """Names of volumes that were written, and that the store may not show yet."""
         self.changed = asyncio.Event()
@@ -116,7 +117,7 @@ class VolumeProvisioner:
         """Work until cancelled."""
         await self._controller.run()
 
-    # Who is ours
+    # Which claims and volumes are ours
 
     def _concerns(
         self, old: PersistentVolumeClaim | None, new: PersistentVolumeClaim | None
@@ -308,7 +309,7 @@ class VolumeProvisioner:
         _log.info("another node is to be chosen", claim="/".join(claim.key), node=chosen, why=why)
 
     async def _clear_up(self, claim: PersistentVolumeClaim) -> float | None:
-        """A claim goes and its volume may come: ask until that is known, then delete it."""
+        """A deleted claim's volume may still be made: retry until known, then delete it."""
         uid = claim.metadata.uid
         attempt = self._underway.get(uid)
         if attempt is None:
@@ -438,7 +439,7 @@ class VolumeProvisioner:
         )
         return NotYet(why)
 
-    def _tell(self, claim: PersistentVolumeClaim, kind: Type, reason: str, note: str) -> None:
+    def _tell(self, claim: PersistentVolumeClaim, kind: EventType, reason: str, note: str) -> None:
         self._context.recorder.event(claim, type=kind, reason=reason, action="Provision", note=note)
 
 

@@ -23,7 +23,7 @@ from zonewise.storage.placement import AccessibilityRequirement
 from zonewise.storage.provisioning import volume_node_affinity
 
 FINALIZER = "external-provisioner.volume.kubernetes.io/finalizer"
-"""On volumes: whoever deletes the object does not lose the driver's volume."""
+"""On volumes: deleting the object does not leak the driver's volume."""
 PROVISIONED_BY = "pv.kubernetes.io/provisioned-by"
 SECRET_NAME = "volume.kubernetes.io/provisioner-deletion-secret-name"  # noqa: S105 - an annotation
 SECRET_NAMESPACE = "volume.kubernetes.io/provisioner-deletion-secret-namespace"  # noqa: S105 - and one
@@ -37,7 +37,7 @@ _MODES = {
 
 
 class AnswerError(ZonewiseError):
-    """A driver answered something that is not what was asked for."""
+    """A driver's answer does not match the request."""
 
 
 def volume_name(claim: PersistentVolumeClaim) -> str:
@@ -63,7 +63,7 @@ def capabilities(
     mount_flags: Iterable[str],
     multi_writer: bool,
 ) -> list[csi.VolumeCapability]:
-    """How a volume will be used; ``multi_writer`` if the driver tells its single writers apart."""
+    """How a volume will be used; ``multi_writer`` if the driver distinguishes single writers."""
     found = []
     for mode in access_modes:
         meant = _MODES.get(mode, MODES.UNKNOWN)
@@ -88,7 +88,7 @@ def create_request(
     source: csi.VolumeContentSource | None = None,
     secrets: Mapping[str, str] | None = None,
 ) -> csi.CreateVolumeRequest:
-    """What a driver is asked for."""
+    """The request to a driver."""
     request = csi.CreateVolumeRequest(
         name=volume_name(claim),
         capacity_range=csi.CapacityRange(required_bytes=bytes_of(claim.spec.resources.requests)),
@@ -130,7 +130,7 @@ def persistent_volume(
     request: csi.CreateVolumeRequest,
     volume: csi.Volume,
 ) -> PersistentVolume:
-    """The volume that a driver made, as Kubernetes knows it."""
+    """The PersistentVolume of a volume that a driver made."""
     name = request.name
     block = claim.spec.volume_mode == "Block"
     annotations = {PROVISIONED_BY: driver}

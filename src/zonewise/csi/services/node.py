@@ -16,8 +16,8 @@ from zonewise.csi.backends.contract import BLOCK, FOLDER, ExclusiveNode, NodeBac
 from zonewise.csi.protocol import csi_pb2 as csi
 from zonewise.csi.services import requests
 from zonewise.csi.services.plugin import NodeDomain, Plugin
-from zonewise.csi.services.steps import mount_lock, name_lock
-from zonewise.csi.status import invalid, precondition
+from zonewise.csi.services.steps import entry_lock, mount_lock
+from zonewise.csi.status import Code, CsiError, invalid, precondition
 from zonewise.csi.transport import methods
 from zonewise.csi.transport.methods import ServedMethod, bind
 from zonewise.runtime.process.logs import logger
@@ -43,7 +43,7 @@ _log = logger("csi")
 
 
 class NodeService:
-    """Volumes on one node; ``advertise`` tells also the domains that it stands in for."""
+    """Volumes on one node; ``advertise`` also reports the domains that it stands in for."""
 
     def __init__(
         self,
@@ -116,22 +116,31 @@ class NodeService:
         entry = self._usable(request.volume_id, request, "volume_capability")
         with ExitStack() as held:
             locks = self._plugin.locks
-            held.enter_context(locks.held(name_lock(Stored.VOLUME, entry.name), shared=True))
+            held.enter_context(locks.held(entry_lock(entry), shared=True))
             held.enter_context(locks.held(mount_lock(entry)))
             held.enter_context(locks.held(self._key(request.volume_id)))
             wanted = replace(
                 requests.wanted(request.volume_capability, entry, readonly=False),
-                near=self._near(),
+                near=self._near(entry),
             )
-            self._take(entry, staging, wanted)
-            self._backend.stage(entry, staging, wanted)
+            taken = self._take(entry, staging, wanted)
+            try:
+                self._backend.stage(entry, staging, wanted)
+            except CsiError as error:
+                if taken is not None and error.code is Code.RESOURCE_EXHAUSTED:
+                    # Nothing is here, and nobody will unstage it: another node may have it.
+                    taken.release(entry, self._node_id)
+                raise
         return csi.NodeStageVolumeResponse()
 
-    def _take(self, entry: JournalEntry, staging: Path, wanted: Wanted) -> None:
-        """Have a volume to ourselves: refused while another node has it, unless that is dead."""
+    def _take(self, entry: JournalEntry, staging: Path, wanted: Wanted) -> ExclusiveNode | None:
+        """Have a volume to ourselves: refused while another node has it, unless that is dead.
+
+        Returns who wrote that down; None if many nodes may have the volume.
+        """
         backend = self._backend
         if not isinstance(backend, ExclusiveNode) or _shared(entry, wanted):
-            return
+            return None
         labels = self._plugin.labels
         here = VolumeHolder(self._node_id, labels.ordered(self._place()))
         decision = before_staging(
@@ -147,6 +156,7 @@ class NodeService:
             _log.warning(str(decision.reason), reason=decision.reason.code)
             backend.fence(entry)
         backend.hold(entry, here)
+        return backend
 
     def unstage(self, request: csi.NodeUnstageVolumeRequest) -> csi.NodeUnstageVolumeResponse:
         """Unmount; unknown is fine."""
@@ -174,9 +184,10 @@ class NodeService:
         """Where this node is; nothing as long as that is not known."""
         return self._domain.segments() if self._domain.problem() is None else {}
 
-    def _near(self) -> dict[str, str]:
-        """Where volumes are best read from, if a cluster of the configuration cares."""
-        if not any(one.read_affinity for one in self._plugin.configuration().clusters):
+    def _near(self, entry: JournalEntry) -> dict[str, str]:
+        """Where a volume is best read from, if its cluster cares."""
+        cluster = self._plugin.configuration().cluster(entry.attributes.get("cluster", ""))
+        if cluster is None or not cluster.read_affinity:
             return {}
         return self._plugin.labels.ordered(self._place())
 
@@ -201,18 +212,19 @@ class NodeService:
                 and not _shared(entry, wanted)
                 and self._lost(backend, entry, staging)
             ):
-                # On one machine the device that is there may be the other node's.
+                # On one machine an existing device may be the other node's.
                 raise precondition("another node took the volume; it is not staged here any more")
             backend.publish(entry, staging, target, wanted)
         return csi.NodePublishVolumeResponse()
 
     def unpublish(self, request: csi.NodeUnpublishVolumeRequest) -> csi.NodeUnpublishVolumeResponse:
-        """Take it away and remove the path; unknown is fine."""
+        """Unmount it and remove the path; unknown is fine."""
         if not request.volume_id:
             raise invalid("volume_id is missing")
         target = _path(request.target_path, "target_path")
+        known = parse_id(request.volume_id, Stored.VOLUME)
         with self._plugin.locks.held(self._key(request.volume_id)):
-            self._backend.unpublish(target)
+            self._backend.unpublish(known.uuid if known is not None else "", target)
         return csi.NodeUnpublishVolumeResponse()
 
     def stats(self, request: csi.NodeGetVolumeStatsRequest) -> csi.NodeGetVolumeStatsResponse:

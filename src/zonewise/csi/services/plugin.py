@@ -1,8 +1,14 @@
-"""What the services of one driver share."""
+"""What the services of one driver share, and where a call belongs.
+
+A driver on Ceph may have several clusters, each with a journal and images of its own. A call is
+about one of them: a class names it, an id carries it. Only that cluster is used, so that an
+unreachable cluster blocks only its own volumes. That includes names: a name is looked up in the
+cluster of its class.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -10,18 +16,33 @@ from google.protobuf.message import Message
 
 from zonewise.csi.backends.contract import ControllerBackend
 from zonewise.csi.locks import Locks
-from zonewise.csi.status import Code, CsiError
+from zonewise.csi.status import Code, CsiError, invalid, not_found, precondition
 from zonewise.storage.configuration import StorageConfiguration
 from zonewise.storage.domains import DomainLabels
-from zonewise.storage.identifiers import Stored, parse_id
-from zonewise.storage.journal import EntryPage, EntryState, Journal, JournalEntry
+from zonewise.storage.identifiers import StorageId, Stored, parse_id
+from zonewise.storage.journal import (
+    EntryPage,
+    EntryState,
+    Journal,
+    JournalConflict,
+    JournalEntry,
+    merged,
+)
+from zonewise.storage.next_step import proven
 
 M = TypeVar("M", bound=Message)
 
 PAGE_BYTES = 3 << 20
 PAGE_ENTRIES = 5000
+NO_CLUSTER = ""
+"""The key of storage that has no clusters: the data folder of the embedded backend."""
 
-_FINISHED = frozenset({EntryState.CREATED})
+_LISTED = frozenset({EntryState.CREATED, EntryState.RESERVED})
+_IDS = (
+    ("volume_id", Stored.VOLUME),
+    ("snapshot_id", Stored.SNAPSHOT),
+    ("source_volume_id", Stored.VOLUME),
+)
 
 
 class NodeDomain(Protocol):
@@ -34,21 +55,150 @@ class NodeDomain(Protocol):
         """Why it is not known; None if it is."""
 
 
+class VolumeStorage(Protocol):
+    """Where volumes are kept: a Ceph cluster, or a data folder."""
+
+    @property
+    def journal(self) -> Journal: ...
+    @property
+    def backend(self) -> ControllerBackend: ...
+
+
+@dataclass(frozen=True, slots=True)
+class CallScope:
+    """What a call works with: the journal and backend of one cluster, the locks of the driver."""
+
+    journal: Journal
+    backend: ControllerBackend
+    locks: Locks
+
+    def entry(self, id: str, stored: Stored) -> JournalEntry | None:
+        """The finished volume or snapshot of an id; None if there is none here.
+
+        One that is finished and only reserved in the journal is recorded as CREATED first: a volume
+        in use must never be taken for an attempt that was interrupted.
+        """
+        parsed = parse_id(id, stored)
+        if parsed is None:
+            return None
+        entry = self.journal.get(stored, parsed.uuid)
+        if entry is not None and entry.state is not EntryState.CREATED:
+            entry = self.recorded(entry)
+        return entry if entry is not None and entry.state is EntryState.CREATED else None
+
+    def recorded(self, entry: JournalEntry) -> JournalEntry | None:
+        """An entry that is not CREATED, or what it has become; recorded if its image proves it."""
+        if not finished(entry, self.backend):
+            return entry
+        try:
+            return self.journal.change(entry, entry.created())
+        except JournalConflict:  # another controller did, or removes it
+            return self.journal.get(entry.stored, entry.uuid)
+
+    def page(self, stored: Stored, token: str, most: int, source: str) -> EntryPage:
+        """A page of the journal without what is only reserved."""
+        entries: list[JournalEntry] = []
+        while True:
+            found = self.journal.page(
+                stored, token=token, limit=most - len(entries), source=source, states=_LISTED
+            )
+            entries += [entry for entry in found.entries if finished(entry, self.backend)]
+            token = found.token
+            if not token or len(entries) >= most:
+                return EntryPage(tuple(entries), token)
+
+    def existing(self, id: str, stored: Stored) -> JournalEntry:
+        """The same, or NOT_FOUND."""
+        entry = self.entry(id, stored)
+        if entry is None:
+            raise not_found(f"there is no {stored.value} {id[:128]!r}")
+        return entry
+
+
 @dataclass(frozen=True, slots=True)
 class Plugin:
-    """A driver: its name, what it was told, and what it keeps.
+    """A driver: its name, its configuration, and its state.
 
     ``configuration`` gives what the file says now; a call reads it once, so that it sees one state
-    of the file from its beginning to its end.
+    of the file from its beginning to its end. ``clusters`` are those of that file, by their ids.
     """
 
     name: str
     version: str
     labels: DomainLabels
     configuration: Callable[[], StorageConfiguration]
-    journal: Journal
-    backend: ControllerBackend
+    clusters: Callable[[], Mapping[str, VolumeStorage]]
     locks: Locks
+
+    def scopes(self) -> dict[str, CallScope]:
+        """All of them."""
+        return {name: self._scope(one) for name, one in self.clusters().items()}
+
+    def any_backend(self) -> ControllerBackend:
+        """One of them, for what is the same for all."""
+        return next(iter(self.clusters().values())).backend
+
+    def of_class(self, cluster: str) -> CallScope:
+        """Where a class's volumes are; it may leave out the only cluster there is."""
+        clusters = self.clusters()
+        if NO_CLUSTER in clusters:
+            return self._scope(clusters[NO_CLUSTER])
+        known = ", ".join(sorted(clusters))
+        if not cluster and len(clusters) > 1:
+            raise invalid(f"the parameter clusterID is missing: the configuration has {known}")
+        found = clusters.get(cluster or known)
+        if found is None:
+            raise invalid(f"clusterID {cluster!r} is not in the configuration; it has {known}")
+        return self._scope(found)
+
+    def of_id(self, id: str, stored: Stored) -> CallScope | None:
+        """Where a volume or snapshot is; None if no cluster that is known has it.
+
+        What carries no cluster, or one that is called otherwise now, is looked for in all.
+        """
+        clusters, parsed = self.clusters(), parse_id(id, stored)
+        named = parsed.cluster if parsed is not None else NO_CLUSTER
+        if NO_CLUSTER in clusters or named in clusters:
+            return self._scope(clusters[NO_CLUSTER if NO_CLUSTER in clusters else named])
+        if parsed is None:
+            return self._scope(next(iter(clusters.values()))) if len(clusters) == 1 else None
+        for one in clusters.values():
+            if one.journal.get(stored, parsed.uuid) is not None:
+                return self._scope(one)
+        return None
+
+    def scope(self, id: str, stored: Stored) -> CallScope:
+        """The same, or NOT_FOUND; FAILED_PRECONDITION if its cluster is not in the configuration.
+
+        INVALID_ARGUMENT if no id was given.
+        """
+        if not id:
+            raise invalid(f"{stored.value}_id is missing")
+        found = self.of_id(id, stored)
+        if found is None:
+            self.require_cluster(parse_id(id, stored))
+            raise not_found(f"there is no {stored.value} {id[:128]!r}")
+        return found
+
+    def require_cluster(self, id: StorageId | None) -> None:
+        """Raises if an id's cluster is not configured: whether it exists is unknown then."""
+        clusters = self.clusters()
+        if id is not None and id.cluster and not {NO_CLUSTER, id.cluster} & {*clusters}:
+            raise precondition(
+                f"cluster {id.cluster} of this {id.stored.value} is not in the configuration, which"
+                f" has {', '.join(sorted(clusters))}; add it again"
+            )
+
+    def cluster_of(self, request: Message) -> str:
+        """The one of several clusters that a request is about; empty if it does not say."""
+        clusters = self.clusters()
+        if len(clusters) < 2:
+            return NO_CLUSTER
+        named = getattr(request, "parameters", {}).get("clusterID", NO_CLUSTER)
+        for field, stored in _IDS:
+            parsed = parse_id(getattr(request, field, ""), stored)
+            named = parsed.cluster if parsed is not None else named
+        return named if named in clusters else NO_CLUSTER
 
     def page(
         self,
@@ -58,32 +208,46 @@ class Plugin:
         build: Callable[[EntryPage], M],
         source: str = "",
     ) -> M:
-        """An answer with a page of what is finished, as many as were asked for and fit.
+        """An answer with a page of finished entries, as many as were requested and fit.
 
-        Callers wait ten seconds and take messages of four MiB, so a page has a most, and one that
-        would be larger is asked for again, shorter; its token leads to the rest.
+        Callers wait ten seconds and take messages of four MiB, so a page has a maximum, and a
+        larger one is read again, shorter; its token leads to the rest. A list that left out a
+        cluster would say that its volumes are deleted: it fails if one does not answer.
         """
         most = min(most or PAGE_ENTRIES, PAGE_ENTRIES)
+        scopes = [*self.scopes().values()]
+        if source:
+            found = self.of_id(source, Stored.VOLUME)
+            scopes = [found] if found is not None else []
         while True:
-            found = self.journal.page(
-                stored, token=token, limit=most, source=source, states=_FINISHED
-            )
-            answer = build(found)
+            page = merged([one.page(stored, token, most, source) for one in scopes], most)
+            answer = build(page)
             if answer.ByteSize() <= PAGE_BYTES:
                 return answer
-            most = len(found.entries) * PAGE_BYTES // (answer.ByteSize() + 1)
+            most = len(page.entries) * PAGE_BYTES // (answer.ByteSize() + 1)
 
     def entry(self, id: str, stored: Stored) -> JournalEntry | None:
         """The finished volume or snapshot of an id; None if there is none."""
-        parsed = parse_id(id, stored)
-        entry = self.journal.get(stored, parsed.uuid) if parsed is not None else None
-        return entry if entry is not None and entry.state is EntryState.CREATED else None
+        scope = self.of_id(id, stored)
+        return scope.entry(id, stored) if scope is not None else None
 
     def existing(self, id: str, stored: Stored) -> JournalEntry:
         """The same, or NOT_FOUND; INVALID_ARGUMENT if no id was given."""
-        if not id:
-            raise CsiError(Code.INVALID_ARGUMENT, f"{stored.value}_id is missing")
-        entry = self.entry(id, stored)
-        if entry is None:
-            raise CsiError(Code.NOT_FOUND, f"there is no {stored.value} {id[:128]!r}")
-        return entry
+        return self.scope(id, stored).existing(id, stored)
+
+    def _scope(self, storage: VolumeStorage) -> CallScope:
+        return CallScope(storage.journal, storage.backend, self.locks)
+
+
+def finished(entry: JournalEntry, backend: ControllerBackend) -> bool:
+    """Whether an entry is a volume or snapshot that may have been returned to a caller."""
+    if entry.state is EntryState.CREATED:
+        return True
+    return entry.evident and proven(entry, backend.image(entry))
+
+
+def unavailable_in(cluster: str, error: CsiError) -> CsiError:
+    """The same error, with the name of the cluster that does not answer."""
+    if error.code is not Code.UNAVAILABLE or not cluster or cluster in error.message:
+        return error
+    return CsiError(error.code, f"cluster {cluster}: {error.message}")

@@ -13,12 +13,12 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from zonewise.csi.protocol import csi_pb2 as csi
 from zonewise.csi.services import requests
-from zonewise.csi.services.plugin import Plugin
-from zonewise.csi.services.steps import Maker, copy_locks, name_lock, remove
+from zonewise.csi.services.plugin import CallScope, Plugin
+from zonewise.csi.services.steps import Maker, Proposal, copy_locks, name_lock, remove
 from zonewise.csi.status import exhausted, invalid, not_found, precondition
 from zonewise.csi.transport import methods
 from zonewise.csi.transport.methods import ServedMethod, bind
-from zonewise.storage.identifiers import Stored
+from zonewise.storage.identifiers import Stored, parse_id
 from zonewise.storage.journal import EntryPage, JournalEntry
 from zonewise.storage.next_step import StoredRequest
 from zonewise.storage.parameters import FOREIGN
@@ -49,24 +49,27 @@ class SnapshotService:
         if unknown:
             raise invalid(f"parameters.{unknown[0]} is not known")
         with ExitStack() as held:
-            held.enter_context(self._plugin.locks.held(name_lock(Stored.SNAPSHOT, name)))
-            source = self._plugin.entry(request.source_volume_id, Stored.VOLUME)
+            scope = self._plugin.scope(request.source_volume_id, Stored.VOLUME)
+            parsed = parse_id(request.source_volume_id, Stored.VOLUME)
+            key = name_lock(Stored.SNAPSHOT, name, parsed.cluster if parsed is not None else "")
+            held.enter_context(self._plugin.locks.held(key))
+            source = scope.entry(request.source_volume_id, Stored.VOLUME)
             if source is not None:
                 copy_locks(self._plugin.locks, source, held)
-                source = self._plugin.entry(request.source_volume_id, Stored.VOLUME)
-            known = self._plugin.journal.find(Stored.SNAPSHOT, name)
+                source = scope.entry(request.source_volume_id, Stored.VOLUME)
+            known = scope.journal.find(Stored.SNAPSHOT, name)
             kin = known or source
             if kin is None:
                 raise not_found(f"there is no volume {request.source_volume_id[:128]!r} to copy")
             wanted = StoredRequest(name=name, source=request.source_volume_id, access=kin.access)
-            entry = self._made(request, wanted, source, known)
+            entry = self._made(scope, request, wanted, source, known)
         snapshot = self._snapshot(entry)
         if self._said(request.accessibility_requirements, entry):
             snapshot.ClearField("accessible_topology")
         return csi.CreateSnapshotResponse(snapshot=snapshot)
 
     def delete(self, request: csi.DeleteSnapshotRequest) -> csi.DeleteSnapshotResponse:
-        """Gone afterwards."""
+        """Delete a snapshot; no error if it does not exist."""
         remove(self._plugin, Stored.SNAPSHOT, request.snapshot_id)
         return csi.DeleteSnapshotResponse()
 
@@ -93,19 +96,20 @@ class SnapshotService:
 
     def _made(
         self,
+        scope: CallScope,
         request: csi.CreateSnapshotRequest,
         wanted: StoredRequest,
         source: JournalEntry | None,
         known: JournalEntry | None,
     ) -> JournalEntry:
         configuration = self._plugin.configuration()
-        states = self._plugin.backend.states(configuration)
+        states = scope.backend.states(configuration)
         requirement = requests.requirement(request.accessibility_requirements)
 
         def fits(entry: JournalEntry) -> bool:
             return still_fits(requirement, entry.segments, self._plugin.labels)
 
-        def reserve() -> tuple[JournalEntry, int | None]:
+        def propose() -> Proposal:
             if source is None:
                 raise not_found(f"there is no volume {wanted.source[:128]!r} any more")
             state = states.get(source.pool)
@@ -124,7 +128,7 @@ class SnapshotService:
                 )
             entry = JournalEntry(
                 stored=Stored.SNAPSHOT,
-                uuid=self._plugin.journal.draw(Stored.SNAPSHOT, wanted.name),
+                uuid=scope.journal.draw(Stored.SNAPSHOT, wanted.name),
                 name=wanted.name,
                 pool=source.pool,
                 data_pool=source.data_pool,
@@ -136,16 +140,16 @@ class SnapshotService:
                 created_at=time.time_ns(),
                 attributes=dict(source.attributes),
             )
-            return entry, state.limit
+            return Proposal(entry, state.limit)
 
-        return Maker(self._plugin, Stored.SNAPSHOT, wanted, source, reserve, fits).run(known)
+        return Maker(scope, Stored.SNAPSHOT, wanted, source, propose, fits).run(known)
 
     def _said(self, message: csi.TopologyRequirement, entry: JournalEntry) -> bool:
-        """Whether the one place that was asked for is the place it got.
+        """Whether the one requested domain is the domain it got.
 
         Then the answer does not repeat it, which the protocol leaves to us: csi-sanity 5.6 compares
         what is repeated with its own message, caches of the encoder included, and never finds them
-        equal. ListSnapshots and GetSnapshot always tell it.
+        equal. ListSnapshots and GetSnapshot always return it.
         """
         terms = [self._plugin.labels.understood(term.segments) for term in message.requisite]
         return terms == [entry.pinned_to]

@@ -1,7 +1,7 @@
-"""From a wish to a finished entry and back, one step at a time: the same for volumes and snapshots.
+"""From a request to a finished entry and back, step by step: for volumes and snapshots alike.
 
 ``Maker`` and ``remove`` do what the pure decisions of ``storage.journal`` say and look again after
-each step. They are bounded: whoever loses so many races in a row is told ABORTED and comes again.
+each step. They are bounded: a call that loses so many races in a row gets ABORTED and is retried.
 """
 
 from __future__ import annotations
@@ -11,13 +11,19 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 
 from zonewise.csi.locks import Locks
-from zonewise.csi.services.plugin import Plugin
+from zonewise.csi.services.plugin import CallScope, Plugin
 from zonewise.csi.services.requests import id_of
 from zonewise.csi.status import Code, CsiError, aborted, invalid, precondition
 from zonewise.runtime.process.logs import logger
 from zonewise.storage.errors import StorageError
 from zonewise.storage.identifiers import Stored, parse_id
-from zonewise.storage.journal import EntryState, Holder, JournalConflict, JournalEntry
+from zonewise.storage.journal import (
+    JOURNAL_FULL,
+    EntryState,
+    Holder,
+    JournalConflict,
+    JournalEntry,
+)
 from zonewise.storage.next_step import Step, StoredRequest, next_for_create, next_for_delete
 
 MOST_STEPS = 12
@@ -25,9 +31,14 @@ MOST_STEPS = 12
 _log = logger("csi")
 
 
-def name_lock(stored: Stored, name: str) -> str:
-    """The key of the lock for making, growing and removing."""
-    return f"{stored.value} {name}"
+def name_lock(stored: Stored, name: str, cluster: str) -> str:
+    """The key of the lock for making, growing and removing; a name belongs to a cluster."""
+    return f"{stored.value} {name} {cluster}".rstrip()
+
+
+def entry_lock(entry: JournalEntry) -> str:
+    """The same of an entry."""
+    return name_lock(entry.stored, entry.name, entry.attributes.get("cluster", ""))
 
 
 def mount_lock(entry: JournalEntry) -> str:
@@ -37,63 +48,60 @@ def mount_lock(entry: JournalEntry) -> str:
 
 def copy_locks(locks: Locks, source: JournalEntry, held: ExitStack) -> None:
     """Hold a source while it is copied: neither removed nor mounted, but copied by others too."""
-    held.enter_context(locks.held(name_lock(source.stored, source.name), shared=True))
+    held.enter_context(locks.held(entry_lock(source), shared=True))
     held.enter_context(locks.held(mount_lock(source), shared=True))
 
 
 @dataclass(frozen=True, slots=True)
-class Maker:
-    """Makes what a request wants, or finds it made."""
+class Proposal:
+    """A new entry, and where it would be."""
 
-    plugin: Plugin
+    entry: JournalEntry
+    capacity: int | None
+    """That of its pool."""
+    why: str = ""
+    """Why it would be there, if that was chosen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Maker:
+    """Makes what a request specifies, or finds it made."""
+
+    scope: CallScope
     stored: Stored
     wanted: StoredRequest
     source: JournalEntry | None
-    reserve: Callable[[], tuple[JournalEntry, int | None]]
-    """A new entry and the capacity of its pool; raises if there is no place."""
+    propose: Callable[[], Proposal]
+    """What to reserve; raises if there is no place."""
     fits: Callable[[JournalEntry], bool]
     """Whether where an entry is suits the request."""
 
     def run(self, known: JournalEntry | None) -> JournalEntry:
-        """The finished entry, from the one just found; raises if there cannot be one."""
+        """The finished entry, from the one just found; raises if there cannot be one.
+
+        ``known`` None does not mean that there is none: reserving a name shows whether it is taken,
+        and looking first would be one more round trip.
+        """
         entry = known
         for _ in range(MOST_STEPS):
             with suppress(JournalConflict):
                 done = self._step(entry)
                 if done is not None:
                     return done
-            entry = self.plugin.journal.find(self.stored, self.wanted.name)
+            entry = self.scope.journal.find(self.stored, self.wanted.name)
         raise aborted(f"{self.wanted.name} is changed by others all the time; ask again")
 
     def _step(self, entry: JournalEntry | None) -> JournalEntry | None:
-        journal, backend = self.plugin.journal, self.plugin.backend
+        if entry is None:
+            return self._fresh()
+        journal, backend = self.scope.journal, self.scope.backend
+        # The holder is read first: then what it finished while alive is seen.
+        holder = journal.holder(entry)
         decision = next_for_create(
-            self.wanted,
-            entry,
-            backend.image(entry) if entry is not None else None,
-            holder=journal.holder(entry) if entry is not None else Holder.NOBODY,
-            fits=entry is None or self.fits(entry),
+            self.wanted, entry, backend.image(entry), holder=holder, fits=self.fits(entry)
         )
         if decision.refusal is not None:
             raise StorageError(decision.refusal)
-        if decision.step is Step.RESERVE:
-            fresh, capacity = self.reserve()
-            made = journal.reserve(fresh, capacity).entry
-            if made is None:
-                return None
-            try:
-                done = self._make(made)
-            except CsiError as error:
-                if error.code is Code.PERMISSION_DENIED:  # who may not write has written nothing
-                    journal.forget(made)
-                elif error.code is Code.INTERNAL:  # its source is lost: nobody will finish it
-                    with suppress(CsiError):
-                        _remove(self.plugin, made)
-                raise
-            if done is None:  # nobody knew its uuid before: what is there is somebody else's
-                journal.forget(made)
-            return done
-        assert entry is not None
         match decision.step:
             case Step.ANSWER:
                 return entry
@@ -106,65 +114,106 @@ class Maker:
             case Step.FINISH:
                 return journal.change(entry, entry.created())
             case Step.UNDO | Step.REMOVE:
-                _remove(self.plugin, entry)
+                _remove(self.scope, entry)
             case Step.RENAME:
                 journal.forget(entry)
             case _:
                 raise CsiError(Code.INTERNAL, f"{decision.step.value} is no step of a create")
         return None
 
+    def _fresh(self) -> JournalEntry | None:
+        """Reserve and make; None if the name turns out to be taken."""
+        journal = self.scope.journal
+        try:
+            proposal = self.propose()
+        except (CsiError, StorageError):
+            if journal.find(self.stored, self.wanted.name) is None:
+                raise
+            return None  # what exists needs no placement
+        made = journal.reserve(proposal.entry, proposal.capacity).entry
+        if made is None:
+            return None
+        if proposal.why:
+            _log.info("placed", name=made.name, pool=made.pool, why=proposal.why)
+        try:
+            done = self._make(made)
+        except CsiError as error:
+            if error.code is Code.PERMISSION_DENIED:  # without permission nothing was written
+                journal.forget(made)
+            elif error.code is Code.INTERNAL:  # its source is lost: it cannot be finished
+                with suppress(CsiError):
+                    _remove(self.scope, made)
+            raise
+        if done is None:  # its uuid is new: what exists is not ours
+            journal.forget(made)
+        return done
+
     def _ours(self, entry: JournalEntry) -> JournalEntry:
-        """The entry, taken over from whoever left it half done."""
-        journal = self.plugin.journal
+        """The entry, taken over from the process that left it half done."""
+        journal = self.scope.journal
         if entry.holder == journal.name:
             return entry
         return journal.change(entry, entry.held_by(journal.name))
 
     def _make(self, entry: JournalEntry) -> JournalEntry | None:
-        """Make it and say so; None if something is there already. Without room, nothing stays."""
+        """Make it and say so; None if something is there already.
+
+        Where there is no room, or its class asks for what cannot be made, nothing stays.
+        """
         if entry.source and self.source is None:
-            _remove(self.plugin, entry)
+            _remove(self.scope, entry)
             raise CsiError(Code.NOT_FOUND, f"the source {entry.source} is gone")
         try:
-            made = self.plugin.backend.make(entry, self.source)
+            made = self.scope.backend.make(entry, self.source)
         except CsiError as error:
-            if error.code is Code.RESOURCE_EXHAUSTED:
-                _remove(self.plugin, entry)
+            if error.code in (Code.RESOURCE_EXHAUSTED, Code.INVALID_ARGUMENT):
+                _remove(self.scope, entry)
             raise
-        return self.plugin.journal.change(entry, entry.created()) if made else None
+        return self.scope.journal.settle(entry) if made else None
 
 
 def remove(plugin: Plugin, stored: Stored, id: str) -> None:
     """Remove what an id means; nothing is fine."""
     if not id:
         raise invalid(f"{stored.value}_id is missing")
-    parsed = parse_id(id, stored)
-    entry = plugin.journal.get(stored, parsed.uuid) if parsed is not None else None
-    if parsed is None or entry is None:
+    parsed, scope = parse_id(id, stored), plugin.of_id(id, stored)
+    entry = scope.journal.get(stored, parsed.uuid) if parsed is not None and scope else None
+    if parsed is None or scope is None or entry is None:
+        plugin.require_cluster(parsed)
         _log.info("nothing to remove", id=id[:128])
         return
-    with plugin.locks.held(name_lock(stored, entry.name)), plugin.locks.held(mount_lock(entry)):
+    with scope.locks.held(entry_lock(entry)), scope.locks.held(mount_lock(entry)):
         for _ in range(MOST_STEPS):
-            entry = plugin.journal.get(stored, parsed.uuid)
-            holder = plugin.journal.holder(entry) if entry is not None else Holder.NOBODY
+            entry = scope.journal.get(stored, parsed.uuid)
+            holder = scope.journal.holder(entry) if entry is not None else Holder.NOBODY
+            if entry is not None and holder is Holder.OTHER:
+                entry = scope.recorded(entry)
             decision = next_for_delete(entry, holder=holder)
             if decision.refusal is not None:
                 raise StorageError(decision.refusal)
             if entry is None or decision.step is Step.ANSWER:
                 return
-            user = plugin.backend.in_use(entry)
+            user = scope.backend.in_use(entry)
             if user:
                 raise precondition(f"{id} is in use at {user}; unpublish and unstage it first")
             try:
-                _remove(plugin, entry)
+                _remove(scope, entry)
             except JournalConflict:
                 continue
             return
     raise aborted(f"{id} is changed by others all the time; ask again")
 
 
-def _remove(plugin: Plugin, entry: JournalEntry) -> None:
+def _remove(scope: CallScope, entry: JournalEntry) -> None:
+    journal = scope.journal
     if entry.state is not EntryState.DELETING:
-        entry = plugin.journal.change(entry, entry.deleting(plugin.journal.name))
-    plugin.backend.remove(entry)
-    plugin.journal.forget(entry)
+        try:
+            entry = journal.change(entry, entry.deleting(journal.name))
+        except StorageError as error:
+            if error.reason.code != JOURNAL_FULL:
+                raise
+            # What is removed may be all that can make room for saying that it is.
+            scope.backend.remove(entry)
+            entry = journal.change(entry, entry.deleting(journal.name))
+    scope.backend.remove(entry)
+    journal.forget(entry)

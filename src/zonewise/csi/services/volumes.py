@@ -3,9 +3,9 @@
 CreateVolume is a loop around one pure decision (``next_for_create``): look up the name in the
 journal, look what is in the pool, do the next step, look again. A retry, a restart after a crash at
 any line and a second controller all enter the same loop, so there is nothing to recover. The pool
-is chosen only when the journal knows nothing of the name; a reservation pins it.
+is chosen only when the journal has no entry of the name; a reservation pins it.
 
-One call per name at a time, others are told ABORTED. A source is held meanwhile, so that it is not
+One call per name at a time, others get ABORTED. A source is held meanwhile, so that it is not
 deleted under a copy.
 """
 
@@ -14,23 +14,29 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
+from functools import partial
 
 from google.protobuf.wrappers_pb2 import Int64Value
 
+from zonewise.csi.answering import answered
 from zonewise.csi.protocol import csi_pb2 as csi
 from zonewise.csi.services import requests
-from zonewise.csi.services.plugin import Plugin
-from zonewise.csi.services.steps import Maker, copy_locks, name_lock, remove
+from zonewise.csi.services.plugin import NO_CLUSTER, CallScope, Plugin
+from zonewise.csi.services.steps import Maker, Proposal, copy_locks, entry_lock, name_lock, remove
 from zonewise.csi.status import Code, CsiError, invalid, precondition
 from zonewise.csi.transport import methods
 from zonewise.csi.transport.methods import ServedMethod, bind
-from zonewise.runtime.process.logs import logger
 from zonewise.storage.configuration import StorageConfiguration
 from zonewise.storage.errors import StorageError
-from zonewise.storage.identifiers import Stored
+from zonewise.storage.identifiers import Stored, parse_id
 from zonewise.storage.journal import EntryPage, JournalEntry
 from zonewise.storage.next_step import StoredRequest
-from zonewise.storage.parameters import ClassParameters, parse_parameters
+from zonewise.storage.parameters import (
+    FOREIGN,
+    ClassParameters,
+    PlacementPolicy,
+    parse_parameters,
+)
 from zonewise.storage.placement import (
     PlacementRequest,
     PlacementSource,
@@ -55,16 +61,12 @@ CAPABILITIES = (
     _Rpc.SINGLE_NODE_MULTI_WRITER,
 )
 
-_log = logger("csi")
-
 
 class VolumeService:
     """Volumes of a driver."""
 
     def __init__(self, plugin: Plugin) -> None:
         self._plugin = plugin
-        self._journal = plugin.journal
-        self._backend = plugin.backend
 
     def bindings(self) -> list[ServedMethod]:
         """The calls of this service."""
@@ -96,24 +98,29 @@ class VolumeService:
             raise invalid("mutable_parameters are not supported")
         configuration = self._plugin.configuration()
         parameters = self._parameters(request.parameters, configuration)
-        attributes = self._backend.attributes(parameters, request.parameters)
+        scope = self._plugin.of_class(parameters.cluster_id)
         wish = requests.source_id(request.volume_content_source)
+        if wish is not None:
+            self._require_same_cluster(parameters.cluster_id, *wish)
+        attributes = scope.backend.attributes(parameters, request.parameters)
         with ExitStack() as held:
-            held.enter_context(self._plugin.locks.held(name_lock(Stored.VOLUME, name)))
+            key = name_lock(Stored.VOLUME, name, attributes.get("cluster", ""))
+            held.enter_context(self._plugin.locks.held(key))
             source = None
             if wish is not None:
-                source = self._plugin.entry(wish[1], wish[0])
+                source = scope.entry(wish[1], wish[0])
                 if source is not None:
                     copy_locks(self._plugin.locks, source, held)
-                elif self._journal.find(Stored.VOLUME, name) is None:
+                elif scope.journal.find(Stored.VOLUME, name) is None:
+                    self._plugin.require_cluster(parse_id(wish[1], wish[0]))
                     raise CsiError(
                         Code.NOT_FOUND, f"there is no {wish[0].value} {wish[1][:128]!r} to copy"
                     )
-            entry = self._made(request, configuration, parameters, attributes, source)
+            entry = self._made(scope, request, configuration, parameters, attributes, source)
         return csi.CreateVolumeResponse(volume=self._volume(entry))
 
     def delete(self, request: csi.DeleteVolumeRequest) -> csi.DeleteVolumeResponse:
-        """Gone afterwards, whatever was there before."""
+        """Delete a volume; no error if it does not exist."""
         remove(self._plugin, Stored.VOLUME, request.volume_id)
         return csi.DeleteVolumeResponse()
 
@@ -122,22 +129,23 @@ class VolumeService:
     ) -> csi.ControllerExpandVolumeResponse:
         """Larger, never smaller: first promised, then given."""
         sizes = requests.sizes(request.capacity_range)
-        entry = self._plugin.existing(request.volume_id, Stored.VOLUME)
+        scope = self._plugin.scope(request.volume_id, Stored.VOLUME)
+        entry = scope.existing(request.volume_id, Stored.VOLUME)
         if not sizes.required and not sizes.limit:
             raise invalid("capacity_range is missing")
-        with self._plugin.locks.held(name_lock(Stored.VOLUME, entry.name)):
-            entry = self._plugin.existing(request.volume_id, Stored.VOLUME)
-            size = max(entry.bytes, self._backend.size(sizes.required, entry.access))
+        with scope.locks.held(entry_lock(entry)):
+            entry = scope.existing(request.volume_id, Stored.VOLUME)
+            size = max(entry.bytes, scope.backend.size(sizes.required, entry.access))
             if sizes.limit and size > sizes.limit:
                 raise CsiError(
                     Code.OUT_OF_RANGE, f"the volume has {size} bytes, above {sizes.limit}"
                 )
             if size > entry.bytes:
-                state = self._backend.states(self._plugin.configuration()).get(entry.pool)
+                state = scope.backend.states(self._plugin.configuration()).get(entry.pool)
                 if state is None:
                     raise precondition(f"pool {entry.pool} is not in the configuration any more")
-                entry = self._journal.change(entry, entry.resized(size), state.limit)
-            follow = self._backend.grow(entry)
+                entry = scope.journal.change(entry, entry.resized(size), state.limit)
+            follow = scope.backend.grow(entry)
         return csi.ControllerExpandVolumeResponse(
             capacity_bytes=entry.bytes, node_expansion_required=follow
         )
@@ -145,7 +153,7 @@ class VolumeService:
     def validate(
         self, request: csi.ValidateVolumeCapabilitiesRequest
     ) -> csi.ValidateVolumeCapabilitiesResponse:
-        """Whether a volume can be used as asked."""
+        """Whether a volume can be used as requested."""
         if not request.volume_id:
             raise invalid("volume_id is missing")
         if not request.volume_capabilities:
@@ -178,42 +186,71 @@ class VolumeService:
         )
 
     def capacity(self, request: csi.GetCapacityRequest) -> csi.GetCapacityResponse:
-        """What is not promised yet, in a domain or everywhere."""
+        """What is not promised yet, in a domain or everywhere; without a class in all clusters."""
         configuration = self._plugin.configuration()
         parameters = self._parameters(request.parameters, configuration)
         if request.volume_capabilities:
-            requests.access_of(request.volume_capabilities, self._backend)
+            requests.access_of(request.volume_capabilities, self._plugin.any_backend())
         term = dict(request.accessible_topology.segments)
-        found = free_space(
-            pools_of(parameters.pools, self._backend.states(configuration)),
-            term if request.HasField("accessible_topology") else None,
-            self._plugin.labels,
+        used = parameters.pools
+        if parameters.placement is PlacementPolicy.DEFAULT_POOL and parameters.default is not None:
+            used = (parameters.default,)
+        if all(key.startswith(FOREIGN) for key in request.parameters):
+            scopes = self._plugin.scopes()
+        else:
+            scopes = {parameters.cluster_id: self._plugin.of_class(parameters.cluster_id)}
+        states = answered(
+            {name: partial(one.backend.states, configuration) for name, one in scopes.items()}
         )
+        found = [
+            free_space(
+                named_pools(used, one),
+                term if request.HasField("accessible_topology") else None,
+                self._plugin.labels,
+                parameters.placement,
+            )
+            for one in states.values()
+        ]
         return csi.GetCapacityResponse(
-            available_capacity=found.available, maximum_volume_size=Int64Value(value=found.largest)
+            available_capacity=sum(one.available for one in found),
+            maximum_volume_size=Int64Value(value=max(one.largest for one in found)),
         )
 
     def _parameters(
         self, given: Mapping[str, str], configuration: StorageConfiguration
     ) -> ClassParameters:
         return parse_parameters(
-            dict(given), self._plugin.labels, configuration, further=self._backend.further
+            dict(given),
+            self._plugin.labels,
+            configuration,
+            further=self._plugin.any_backend().further,
         )
+
+    def _require_same_cluster(self, cluster: str, stored: Stored, id: str) -> None:
+        """A copy is made by the cluster that has its source; the id alone tells which."""
+        source, clusters = parse_id(id, stored), self._plugin.clusters()
+        named = cluster or next(iter(clusters))
+        if source is not None and source.cluster in {*clusters} - {named, NO_CLUSTER}:
+            raise invalid(
+                f"the source is in cluster {source.cluster} and the class is for {named}: a copy"
+                " cannot be made in another cluster"
+            )
 
     def _made(
         self,
+        scope: CallScope,
         request: csi.CreateVolumeRequest,
         configuration: StorageConfiguration,
         parameters: ClassParameters,
         attributes: dict[str, str],
         source: JournalEntry | None,
     ) -> JournalEntry:
-        known = self._journal.find(Stored.VOLUME, request.name)
-        kin = source or (known if known is not None and known.source else None)
-        access = requests.access_of(request.volume_capabilities, self._backend, kin)
-        sizes = requests.sizes(request.capacity_range)
-        size = sizes.choose(self._backend, access, source)
         wish = requests.source_id(request.volume_content_source)
+        known = scope.journal.find(Stored.VOLUME, request.name) if wish is not None else None
+        kin = source or (known if known is not None and known.source else None)
+        access = requests.access_of(request.volume_capabilities, scope.backend, kin)
+        sizes = requests.sizes(request.capacity_range)
+        size = sizes.choose(scope.backend, access, source)
         requirement = requests.requirement(request.accessibility_requirements)
         wanted = StoredRequest(
             name=request.name,
@@ -224,8 +261,8 @@ class VolumeService:
             source=wish[1] if wish is not None else "",
         )
 
-        def reserve() -> tuple[JournalEntry, int | None]:
-            states = self._backend.states(configuration)
+        def propose() -> Proposal:
+            states = scope.backend.states(configuration)
             default = pools_of([parameters.default] if parameters.default else [], states)
             placement = PlacementRequest(
                 bytes=size,
@@ -241,10 +278,9 @@ class VolumeService:
             if found.refusal is not None or found.pool is None:
                 assert found.refusal is not None
                 raise StorageError(found.refusal)
-            _log.info("placed", name=request.name, pool=found.pool.name, why=str(found.reason))
             entry = JournalEntry(
                 stored=Stored.VOLUME,
-                uuid=self._journal.draw(Stored.VOLUME, request.name),
+                uuid=scope.journal.draw(Stored.VOLUME, request.name),
                 name=request.name,
                 pool=found.pool.name,
                 data_pool=found.pool.spec.data_pool or parameters.data_pool,
@@ -254,15 +290,16 @@ class VolumeService:
                 access=access,
                 parameters=parameters.digest,
                 source=wanted.source,
+                evident=scope.backend.evident and not wanted.source,
                 created_at=time.time_ns(),
                 attributes=attributes,
             )
-            return entry, found.pool.state.limit
+            return Proposal(entry, found.pool.state.limit, str(found.reason))
 
         def fits(entry: JournalEntry) -> bool:
             return still_fits(requirement, entry.pinned_to, self._plugin.labels)
 
-        return Maker(self._plugin, Stored.VOLUME, wanted, source, reserve, fits).run(known)
+        return Maker(scope, Stored.VOLUME, wanted, source, propose, fits).run(known)
 
     def _listed(self, page: EntryPage) -> csi.ListVolumesResponse:
         return csi.ListVolumesResponse(

@@ -1,13 +1,13 @@
-"""Keeps nodes labelled as the takeover map says, and tells what follows from it.
+"""Keeps nodes labelled as the takeover map says, and reports what follows from it.
 
 Three loops over one set of stores:
 
 *labels*, by node: what a node must have is decided from its domain, the map and the homes of all
-volumes; what differs is patched, nothing else of the Node. A map that is taken away is labels that
-are removed at once: the nodes themselves are the memory, so a restart at any line converges.
+volumes; what differs is patched, nothing else of the Node. When a map is removed, its labels are
+removed at once: the only state is on the nodes themselves, so a restart at any line converges.
 
-*pods*, by pod: what holds a volume of a taken domain on a node that is not Ready makes way
-(``storage.takeover.evacuation``). Nobody else is ever deleted.
+*pods*, by pod: one that holds a volume of a taken domain on a node that is not Ready is deleted
+(``storage.takeover.evacuation``), and never any other.
 
 *status*, one key: which map is in force, what is wrong with it, what is away from home. Changes are
 collected for a second.
@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 
 from zonewise.api.errors import AlreadyExists, NotFound
 from zonewise.api.meta import Key
@@ -52,7 +53,8 @@ from zonewise.storage.takeover.evacuation import makes_way
 from zonewise.topology import is_ready
 
 ConfigMap = unstructured(Resource("", "v1", "ConfigMap", "configmaps"))
-PoolStates = Callable[[StorageConfiguration], Awaitable[Mapping[str, PoolState]]]
+StatesByCluster = Mapping[str, Mapping[str, PoolState]]
+PoolStatesReader = Callable[[StorageConfiguration], Awaitable[StatesByCluster]]
 COLLECT = 1.0
 AGAIN = 30.0
 """How often pools are looked at while a domain is taken over."""
@@ -73,7 +75,7 @@ class TakeoverController:
         labels: DomainLabels,
         *,
         namespace: str,
-        states: PoolStates | None = None,
+        states: PoolStatesReader | None = None,
         metrics: TakeoverMetrics | None = None,
     ) -> None:
         self._context = context
@@ -82,7 +84,7 @@ class TakeoverController:
         self._namespace = namespace
         self._states = states
         self._metrics = metrics
-        self._told: tuple[Reason, ...] = ()
+        self._told: frozenset[Reason] = frozenset()
         cache, rng = context.cache, context.rng
         self._labels: Controller[Key] = Controller(
             "takeover labels", self._label, cache=cache, workers=WORKERS, rng=rng
@@ -113,7 +115,7 @@ class TakeoverController:
 
     async def run(self) -> None:
         """Work until cancelled."""
-        # The source outlives this: who leads again listens anew.
+        # The source outlives this: a new leader registers again.
         silent = self._source.on_news(self._changed)
         try:
             self._status.enqueue(_STATUS)
@@ -227,7 +229,7 @@ class TakeoverController:
         if self._metrics is not None:
             self._metrics.tell(status)
         await self._write(status)
-        # What stands in for a domain that is taken over is where it should be.
+        # A use of a volume whose domain is still taken over is where it should be.
         overdue = away_from_home(one for one in uses if not takeover.taken(one.home))
         await self._warn((*warnings, *overdue))
         return AGAIN if takeover.targets else None
@@ -240,13 +242,21 @@ class TakeoverController:
         except CsiError as error:
             _log.info("the pools cannot be asked now", why=str(error))
             return ()
-        return pools_of(self._used_pools(configuration), states)
+        several = len(configuration.clusters) > 1
+        return tuple(
+            replace(pool, spec=replace(pool.spec, name=f"{cluster}/{pool.name}"))
+            if several
+            else pool
+            for cluster, known in states.items()
+            for pool in pools_of(self._used_pools(configuration, cluster), known)
+        )
 
-    def _used_pools(self, configuration: StorageConfiguration) -> list[PoolSpec]:
-        """The pools of the configuration, and those that only classes name."""
+    def _used_pools(self, configuration: StorageConfiguration, cluster: str) -> list[PoolSpec]:
+        """The pools of the configuration, and those that only classes of a cluster name."""
         found = [*_declared(configuration).values()]
         for one in sorted(self._classes, key=lambda one: one.metadata.name):
-            if one.provisioner == self._domain_labels.driver:
+            named = one.parameters.get("clusterID", cluster)
+            if one.provisioner == self._domain_labels.driver and cluster in ("", named):
                 listed = pools_of_class(one.parameters, self._domain_labels)
                 found += [pool for pool in listed if not any(_same(pool, it) for it in found)]
         return found
@@ -264,12 +274,12 @@ class TakeoverController:
                 await client.create(ConfigMap({"metadata": meta, **told}))
 
     async def _warn(self, reasons: tuple[Reason, ...]) -> None:
-        """Tell each of them once, in the log and as an event."""
+        """Report each of them once, in the log and as an event."""
         for one in reasons:
             if one not in self._told:
                 _log.warning(str(one), reason=one.code)
                 await self._event(one)
-        self._told = reasons
+        self._told = frozenset(reasons)
 
     async def _event(self, reason: Reason) -> None:
         """About the pod that is away, else about the configuration."""

@@ -2,11 +2,12 @@
 
 The services are plain blocking functions. ``Calls`` runs each in a worker (a thread, or inline
 where time is virtual and threads would let it run ahead), so a slow disk never holds up the others.
-The number of workers bounds what is done at once; what waits beyond its deadline never starts.
+Requests about different clusters have lanes of their own. The number of workers bounds what a lane
+does at once; what waits beyond its deadline never starts.
 
-A caller that goes away does not stop a call that has begun: half a copy would be left behind.
-The work runs to its end, its lock held meanwhile, and the same request repeated is answered by
-ABORTED until then and by the result afterwards.
+A caller that disconnects does not stop a call that has begun: half a copy would be left behind. The
+work runs to its end, its lock held meanwhile, and the same request repeated is answered by ABORTED
+until then and by the result afterwards.
 
 Every line written during a call carries its number (``call``), from the services and the backend
 too. Secrets are not in these lines: see ``redaction``.
@@ -36,12 +37,15 @@ _log = logger("csi")
 
 
 class CallWorker(Protocol):
-    """Runs a blocking function without holding up the event loop, or says that it may."""
+    """Runs a blocking function without holding up the event loop, or says that it may.
 
-    def __call__(self, work: Callable[[], T]) -> Awaitable[T]: ...
+    What is in one lane waits only for what is in the same.
+    """
+
+    def __call__(self, work: Callable[[], T], lane: str = "", /) -> Awaitable[T]: ...
 
 
-async def inline(work: Callable[[], T]) -> T:
+async def inline(work: Callable[[], T], _lane: str = "") -> T:
     """Run it here and now: for virtual time."""
     return work()
 
@@ -49,9 +53,16 @@ async def inline(work: Callable[[], T]) -> T:
 class Calls:
     """The calls a driver answers."""
 
-    def __init__(self, bindings: Iterable[ServedMethod], *, worker: CallWorker) -> None:
+    def __init__(
+        self,
+        bindings: Iterable[ServedMethod],
+        *,
+        worker: CallWorker,
+        lane: Callable[[Message], str] = lambda _: "",
+    ) -> None:
         self.bindings = {binding.method.path: binding for binding in bindings}
         self._worker = worker
+        self._lane = lane
         self._numbers = itertools.count(1)
         self._underway: set[asyncio.Task[Message]] = set()
 
@@ -65,10 +76,15 @@ class Calls:
         with bound_contextvars(call=number, method=method.name):
             task = asyncio.create_task(self._answer(method, request, deadline))
             self._underway.add(task)
-            task.add_done_callback(self._underway.discard)
+            task.add_done_callback(self._ended)
             answer = await asyncio.shield(task)
         assert isinstance(answer, method.answered)
         return answer
+
+    def _ended(self, task: asyncio.Task[Message]) -> None:
+        self._underway.discard(task)
+        if not task.cancelled():
+            task.exception()  # logged where it was raised; its caller may have stopped waiting
 
     async def finish(self) -> None:
         """Wait for what has begun; the caller of this has stopped new calls from coming."""
@@ -95,7 +111,7 @@ class Calls:
                     )
                 return serve(request)
 
-            answer = await self._worker(work)
+            answer = await self._worker(work, self._lane(request))
         except StorageError as refused:
             error = CsiError(Code[refused.code.name], str(refused))
             say("refused", code=error.code.name, why=error.message, **_about(request))

@@ -20,14 +20,14 @@ Answered = TypeVar("Answered", bound=Message)
 
 @dataclass(frozen=True, slots=True)
 class Method(Generic[Asked, Answered]):
-    """One call: its service, its name, what goes in and what comes out."""
+    """One call: its service, its name, its request and its answer."""
 
     service: str
     name: str
     asked: type[Asked]
     answered: type[Answered]
     quiet: bool = False
-    """Called often or by probes: logged only when somebody looks for a fault."""
+    """Called often or by probes: logged at debug level only."""
 
     @property
     def path(self) -> str:

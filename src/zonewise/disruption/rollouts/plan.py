@@ -3,20 +3,20 @@
 A rollout works on one domain until no pod of it is of an old revision and as many are Ready as
 belong there; then on the next. The order is explicit, by a label of the nodes, or the emptiest
 domain first. Three things come before the order: the domain that is already being worked on, a
-domain whose pods are broken (the update may be what repairs them), and, when a rollout is taken
-back, the domain that was updated last.
+domain whose pods are broken (the update may be what repairs them), and, in a rollback, the domain
+that was updated last.
 
-It is a rollback if pods that are right are older than all that are not: in an update the pods to be
-replaced are the oldest ones. So nothing has to be remembered to know it.
+It is a rollback if the current pods are older than all outdated ones: in an update the pods to be
+replaced are the oldest ones. So nothing has to be recorded for it.
 
 Nothing opens while a domain other than the one worked on lacks a Ready pod, except to a domain that
 has broken pods itself, unready for a minute; of that one only those are taken (``victims``).
 Otherwise a workload that is broken in two domains could never be repaired.
 
-What is remembered is in the cluster: the open domain in the derived budget, in the status which one
-was worked on and when others were finished. So a restart at any step goes on where it was. Should
-both be lost the order begins anew with what is left to do; still nothing opens while another domain
-lacks a Ready pod.
+All state is in the cluster: the open domain in the derived budget, in the status which one was
+worked on and when others were finished. So a restart at any step continues where it was. Should
+both be lost the order starts again with what is left to do; still nothing opens while another
+domain lacks a Ready pod.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ PAUSED = "Paused"
 NOT_READY = "PodsNotReady"
 
 MOVING = (UPDATING, ROLLING_BACK, BETWEEN, PREPARING, UNSEEN)
-"""Reasons under which a rollout goes on by itself."""
+"""Reasons under which a rollout continues by itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,13 +68,13 @@ class RolloutView:
 
     @property
     def previous(self) -> DomainRolloutStatus:
-        """What was told last."""
+        """The last written status."""
         return self.item.status
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DomainPlan:
-    """What is to be: the open domain, who is worked on, what comes next, and why."""
+    """The decision: the open domain, the one worked on, what comes next, and why."""
 
     reason: Reason
     opened: str | None = None
@@ -96,7 +96,7 @@ class DomainPlan:
 
     @property
     def moving(self) -> bool:
-        """Whether it goes on by itself."""
+        """Whether it continues by itself."""
         return self.reason.code in MOVING
 
 
@@ -113,7 +113,8 @@ def planned(view: RolloutView) -> DomainPlan:
     back = _rolling_back(view.pods)
     order = _ordered(view, back)
     if current is not None and _missing(view, current) <= 0 and _broken(view) - {current}:
-        # It is whole, so another domain may be mended; otherwise both would wait for each other.
+        # It is healthy, so another domain may be repaired; otherwise both would wait for each
+        # other.
         current = current if current in _broken(view) else None
     target = current if current is not None else next(iter(order), None)
     if target is None:
@@ -164,7 +165,7 @@ def _but(plan: DomainPlan, reason: Reason, *, again: float | None = None) -> Dom
 
 
 def _told(view: RolloutView) -> str | None:
-    """The domain that was being worked on when somebody last said so."""
+    """The domain that was being worked on, by the last written status."""
     return next((row.domain for row in view.previous.domains if row.state == DOING), None)
 
 
@@ -254,7 +255,7 @@ def _broken(view: RolloutView) -> set[str]:
 
 
 def _label_order(value: str) -> tuple[Any, ...]:
-    """Numbers by size, then texts, then who has none."""
+    """Numbers by size, then texts, then those without the label."""
     if value.isascii() and value.isdigit():
         return (0, int(value), "")
     return (1, 0, value) if value else (2, 0, "")

@@ -1,10 +1,10 @@
 """A workload and its pods as a rollout by domain sees them.
 
-Who replaces the pods differs. A Deployment's controller does that by itself wherever the budget
-lets it. Pods of StatefulSets and DaemonSets are evicted for them, whatever their strategy: under
-``OnDelete`` nobody else does it, and under ``RollingUpdate`` a StatefulSet would wait for ever for
-its highest ordinal if that one is in a closed domain. The pods a ``partition`` keeps are not
-outdated.
+What replaces the pods differs. A Deployment's controller does that by itself wherever the budget
+allows it. Pods of StatefulSets and DaemonSets are evicted for them, whatever their strategy: under
+``OnDelete`` no other controller does it, and under ``RollingUpdate`` a StatefulSet would wait
+forever for its highest ordinal if that one is in a closed domain. The pods a ``partition`` keeps
+are not outdated.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ GONE_TAINTS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolledWorkload:
-    """What a rollout has to know of a workload."""
+    """What a rollout needs of a workload."""
 
     kind: str
     namespace: str
@@ -41,7 +41,7 @@ class RolledWorkload:
     seen: bool = True
     """Whether its controller has seen its latest change, and made the new revision."""
     catching_up: bool = False
-    """Whether its controller counts pods of an old revision; it may know more than we do."""
+    """Whether its controller counts pods of an old revision; its cache may be newer than ours."""
     on_delete: bool = False
     recreates: bool = False
     partition: int = 0
@@ -68,7 +68,7 @@ class RolledPod:
     ready: bool
     outdated: bool
     unready_since: float | None = None
-    """For one that is outdated and not Ready, on a node that is there: since when."""
+    """For one that is outdated and not Ready, on an existing node: since when."""
 
     @property
     def created(self) -> str:
@@ -77,7 +77,7 @@ class RolledPod:
 
     @property
     def repairable(self) -> bool:
-        """Whether it serves nobody, and the update may be what changes that."""
+        """Whether it serves no traffic, and the update may be what repairs it."""
         return self.unready_since is not None
 
     def broken_in(self, now: float) -> float | None:
@@ -118,9 +118,9 @@ def pods_of(
     *,
     going: Collection[str] = (),
 ) -> tuple[RolledPod, ...]:
-    """The living pods of a workload by name; ``going`` were evicted a moment ago.
+    """The live pods of a workload by name; ``going`` were evicted a moment ago.
 
-    A pod that waits for a node is in no domain. It counts only if we are who replaces it.
+    A pod that waits for a node is in no domain. It counts only if we replace it.
     """
     found = []
     for pod, place in domain_counts.pods.values():
@@ -163,7 +163,7 @@ def _ordinal(workload: RolledWorkload, pod: Pod) -> int:
 
 
 def _unready_since(pod: Pod) -> float:
-    """Since when a pod is not Ready, as far as it says."""
+    """Since when a pod is not Ready, as far as its status says."""
     said = [one.last_transition_time for one in pod.status.conditions if one.type == "Ready"]
     for text in (*said, pod.metadata.creation_timestamp):
         try:

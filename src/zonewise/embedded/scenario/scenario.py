@@ -17,8 +17,8 @@
         within: 2m
 
 ``do``, ``expect`` and ``always`` are a sentence or a list of them; ``embedded.scenario.actions``
-knows what can be done and ``embedded.measures`` what can be expected. Times count from the start. A
-file is read as a whole before anything starts, and what is wrong with it is told in a sentence.
+has what can be done and ``embedded.scenario.assertions`` what can be expected. Times count from the
+start. A file is read as a whole before anything starts, and what is wrong with it is one sentence.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ import msgspec
 
 from zonewise.api.errors import ConfigError, ParseError
 from zonewise.api.values import times
-from zonewise.components.workloads.removal import Mode
+from zonewise.components.workloads.removal import RemovalMode
 from zonewise.embedded.scenario.actions import Action
 from zonewise.embedded.scenario.assertions import Assertion
 from zonewise.embedded.seed.demo import shop
@@ -49,7 +49,7 @@ class _Cluster(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     nodes_per_zone: int = 3
     cpu: list[str | int | float] = msgspec.field(default_factory=lambda: ["8", "4", "2"])
     pod_start: str = "1s"
-    workload_removal: Mode = "evict"
+    workload_removal: RemovalMode = "evict"
     volumes: bool = False
 
 
@@ -86,7 +86,7 @@ class Scenario:
     about: str
     layout: NodeLayout
     pod_start: str
-    removal: Mode
+    removal: RemovalMode
     volumes: bool
     """Whether the cluster has the CSI driver."""
     seed: int

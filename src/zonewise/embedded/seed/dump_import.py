@@ -1,19 +1,19 @@
-"""The shape of a real cluster, out of a dump of it: what to plant here so that it grows again.
+"""The shape of a real cluster, from a dump of it: what to create here so that it is rebuilt.
 
 Pure: objects in, objects out, and an account of what was changed. The rules, in this order:
 
-* *Made anew*: what controllers of this cluster make themselves is left out (EndpointSlices, Leases,
+* *Recreated*: what controllers of this cluster make themselves is left out (EndpointSlices, Leases,
   Events, the ReplicaSets of Deployments, the pods of workloads…), and so is what every cluster has.
-* *Cannot live here*: what would call or run something that is not here (webhooks, API services,
-  pods that a node runs by itself) is left out and told.
+* *Cannot work here*: what would call or run something that does not exist here (webhooks, API
+  services, static pods) is left out and reported.
 * *Stripped*: what the other cluster's server and controllers wrote: status, identity, owners,
   addresses of Services, bindings of claims. Of nodes the size stays.
-* *Simulated*: storage classes keep their names and get the provisioner that is here.
-* *Invented*: what is referred to and not in the dump, if nothing would come up without it:
+* *Simulated*: storage classes keep their names and get the provisioner of this cluster.
+* *Invented*: what is referred to and not in the dump, if nothing would start without it:
   namespaces, service accounts, priority classes, storage classes, claims.
 
 With ``keep_placement`` pods that have a node keep it. Those of workloads come without an owner, and
-so do their ReplicaSets and ControllerRevisions: they are planted before the workloads, which adopt
+so do their ReplicaSets and ControllerRevisions: they are created before the workloads, which adopt
 what their selectors match, as workloads do. Without it the scheduler here decides about all.
 """
 
@@ -30,7 +30,7 @@ from zonewise.embedded.seed.seeder import full_name
 from zonewise.runtime.cache import dump
 
 Obj = dict[str, Any]
-Reference = tuple[str, str, str]
+ReferenceKey = tuple[str, str, str]
 """Kind, namespace and name."""
 
 ANEW = "recreated here"
@@ -114,7 +114,7 @@ class DumpImport:
 
 
 def read(entries: Iterable[dump.DumpEntry]) -> Iterator[Obj]:
-    """The objects of a dump; one that has no name is told with file and line."""
+    """The objects of a dump; one that has no name is reported with file and line."""
     for entry in entries:
         obj = entry.plain()
         if not isinstance(obj.get("metadata"), dict) or not obj["metadata"].get("name"):
@@ -126,7 +126,7 @@ def shape(objects: Iterable[Obj], *, keep_placement: bool = False) -> DumpImport
     """The shape of the cluster that these objects are of."""
     left: dict[tuple[str, str], list[str]] = {}
     kept: list[Obj] = []
-    wanted: set[Reference] = set()
+    wanted: set[ReferenceKey] = set()
     for obj in objects:
         try:
             why = _out(obj, keep_placement)
@@ -262,7 +262,7 @@ def _stripped(given: Obj, keep_placement: bool) -> Obj:
 
 
 def _node(obj: Obj, spec: Obj, status: Obj) -> None:
-    """Its size, its labels and its owner's taints; the rest is for whoever brings it to life."""
+    """Its size, its labels and its owner's taints; the rest is left to its kubelet."""
     taints = [taint for taint in spec.get("taints") or () if not taint["key"].startswith(_TAINTS)]
     obj["spec"] = {"taints": taints} if taints else {}
     if spec.get("unschedulable"):
@@ -315,9 +315,9 @@ def _job(obj: Obj, spec: Obj) -> None:
                 labels.pop(label, None)
 
 
-def _missing(objects: Iterable[Obj], wanted: set[Reference]) -> Iterator[Obj]:
-    """What is referred to, without which nothing would come up, and which is not there."""
-    there: set[Reference] = {("Namespace", "", name) for name in _NAMESPACES}
+def _missing(objects: Iterable[Obj], wanted: set[ReferenceKey]) -> Iterator[Obj]:
+    """What is referred to and missing, without which nothing would start."""
+    there: set[ReferenceKey] = {("Namespace", "", name) for name in _NAMESPACES}
     for obj in objects:
         meta = obj["metadata"]
         there.add((obj["kind"], meta.get("namespace", ""), meta["name"]))
@@ -338,7 +338,7 @@ def _missing(objects: Iterable[Obj], wanted: set[Reference]) -> Iterator[Obj]:
                 yield made
 
 
-def _references(obj: Obj) -> Iterator[Reference]:
+def _references(obj: Obj) -> Iterator[ReferenceKey]:
     """What an object, or its pods, cannot do without; some have no name."""
     namespace = obj["metadata"].get("namespace", "")
     yield "Namespace", "", namespace

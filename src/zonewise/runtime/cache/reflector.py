@@ -1,27 +1,29 @@
-"""Keeps a store equal to the server: list, then watch, for ever.
+"""Keeps a store equal to the server: list, then watch, forever.
 
 One task per reflector does everything in sequence, so changes reach the store in the server's
 order. First all objects are read; ``synced`` is set when they are in the store. Then changes are
-applied as they come. When a stream breaks, the watch resumes where it was and nothing is listed
-again. When the server no longer knows that place (``Gone``), everything is read anew and the store
-works out the difference, deletions included.
+applied as they arrive, as many at once as a ``turn`` has time for. When a stream breaks, the watch
+resumes where it was and nothing is listed again. When the server no longer has that version
+(``Gone``), everything is listed again and the store computes the difference, deletions included.
 
 *Reading all objects* is done over the watch itself (WatchList) where the server can: it streams the
 objects and a bookmark marks the end, so neither side ever holds the whole list as text, and the
-stream goes on as the watch. A server that refuses the request as such (400, 405, 415, 422) is asked
-for pages instead, and the client remembers that for the resource. Both are consistent reads.
+stream continues as the watch. A server that refuses the request as such (400, 405, 415, 422) is
+asked for pages instead, and the client remembers that for the resource. Both are consistent reads.
 
-*Failures* never end a reflector: it goes on trying, paced by ``zonewise.runtime.client.pace``, and
-tells ``stats`` and the log. The exception are refusals that cannot heal (a malformed selector, a
-kind that cannot be watched) before the first list succeeded: those are the caller's mistake and are
-raised. What listeners or index functions of the store raise is raised too.
+*Failures* never end a reflector: it keeps trying, paced by ``zonewise.runtime.client.pace``, and
+reports to ``stats`` and the log. The exception are refusals that a retry cannot fix (a malformed
+selector, a kind that cannot be watched) before the first list succeeded: those are the caller's
+mistake and are raised. What listeners or index functions of the store raise is raised too.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from math import isfinite
+from time import perf_counter
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from zonewise.api.errors import (
@@ -58,6 +60,7 @@ if TYPE_CHECKING:
     from zonewise.runtime.client.client import Client
 
 T = TypeVar("T", bound=Object | Unstructured)
+S = TypeVar("S")
 
 _UNSUPPORTED = (BadRequest, MethodNotAllowed, UnsupportedMediaType, Invalid)
 
@@ -107,7 +110,8 @@ class Reflector(Generic[T]):
             )
             try:
                 while True:
-                    self._apply(await watch.batch())
+                    await self._in_turns(await watch.batch(), self._apply)
+                    self.stats.objects = len(self.store)
             except Gone as error:
                 _log.info("listing again", watch=str(self.scope), reason=str(error))
                 pause = error.retry_after
@@ -115,19 +119,30 @@ class Reflector(Generic[T]):
                 await watch.close()
             await self._pace.rest(lived=watch.lived, retry_after=pause)
 
-    def _apply(self, events: Iterable[WatchEvent[T]]) -> None:
-        store = self.store
-        for event in events:
-            match event.type:
-                case "ADDED" | "MODIFIED":
-                    store.apply(event.object)
-                case "DELETED":
-                    store.remove(event.object)
-                case "BOOKMARK":
-                    store.bookmark(event.object.metadata.resource_version)
-                case other:
-                    _log.warning("unknown watch event", watch=str(self.scope), type=other[:50])
-        self.stats.objects = len(store)
+    async def _in_turns(self, items: Iterable[S], take: Callable[[S], bool | None]) -> None:
+        """Process what arrived together, until ``take`` has enough.
+
+        After each ``turn``, other tasks run.
+        """
+        turn = self._options.turn
+        until = perf_counter() + turn
+        for item in items:
+            if take(item):
+                break
+            if perf_counter() >= until:
+                await asyncio.sleep(0)
+                until = perf_counter() + turn
+
+    def _apply(self, event: WatchEvent[T]) -> None:
+        match event.type:
+            case "ADDED" | "MODIFIED":
+                self.store.apply(event.object)
+            case "DELETED":
+                self.store.remove(event.object)
+            case "BOOKMARK":
+                self.store.bookmark(event.object.metadata.resource_version)
+            case other:
+                _log.warning("unknown watch event", watch=str(self.scope), type=other[:50])
 
     async def _read_all(self) -> WatchStream[T] | None:
         """Bring the store up to date; the stream that continues from there, if there is one."""
@@ -181,17 +196,25 @@ class Reflector(Generic[T]):
     async def _collect(self, stream: WatchStream[T]) -> None:
         """Take in the initial events, up to the bookmark that ends them."""
         relist = self.store.relist()
-        while (events := await stream.batch()) is not None:
+        complete = False
+
+        def take(event: WatchEvent[T]) -> bool:
+            nonlocal complete
+            if event.type in ("ADDED", "MODIFIED"):
+                relist.put(event.object)
+            elif event.type == "DELETED":
+                relist.drop(event.object.key)
+            elif INITIAL_EVENTS_END in event.object.metadata.annotations:
+                self._finish(relist, event.object.metadata.resource_version)
+                complete = True
+            return complete
+
+        while not complete:
+            events = await stream.batch()
+            if events is None:
+                raise ProtocolError("the watch ended before it had sent all objects")
             with paused():
-                for event in events:
-                    if event.type in ("ADDED", "MODIFIED"):
-                        relist.put(event.object)
-                    elif event.type == "DELETED":
-                        relist.drop(event.object.key)
-                    elif INITIAL_EVENTS_END in event.object.metadata.annotations:
-                        self._finish(relist, event.object.metadata.resource_version)
-                        return
-        raise ProtocolError("the watch ended before it had sent all objects")
+                await self._in_turns(events, take)
 
     async def _read_pages(self) -> None:
         try:
@@ -202,14 +225,15 @@ class Reflector(Generic[T]):
     async def _take_pages(self, *, limit: int) -> None:
         relist = self.store.relist()
         version = ""
+        # Decoding a page takes longer than all the rest, so it has to be part of the turns.
+        one_by_one = self.store.compact or isfinite(self._options.turn)
         async for at, items in self._client.pages(
-            self.scope, limit=limit, one_by_one=self.store.compact, retries=0
+            self.scope, limit=limit, one_by_one=one_by_one, retries=0
         ):
             version = at
             self.stats.last_byte = asyncio.get_running_loop().time()
             with paused():
-                for item in items:
-                    relist.put(item)
+                await self._in_turns(items, relist.put)
         self._distrust = False
         self._finish(relist, version)
 

@@ -1,14 +1,14 @@
 """A cluster at one moment: read from a live one, from stores, or from dumps; the same type.
 
-Whoever explains, audits or plans reads a snapshot and cannot tell where it came from. Objects are
-had by class; kinds without a class are had as ``unstructured``. From a dump, objects are decoded
-when a class is first asked for.
+Explaining, auditing and planning read a snapshot and do not depend on where it came from. Objects
+are read by class; kinds without a class as ``unstructured``. From a dump, objects are decoded when
+a class is first read.
 
-A snapshot does not lie by silence. A kind that was not read raises when it is asked for, and so
-does one that the server would not show us; a kind that the cluster does not have is empty. In a
-dump nobody can tell "none" from "not dumped"; ``has`` says whether there is any.
+A missing kind is never silently empty. A kind that was not read raises when it is accessed, and so
+does one that the server forbade us to read; a kind that the cluster does not have is empty. A dump
+cannot tell "none" from "not dumped"; ``has`` says whether there is any.
 
-Lists of a live snapshot are each consistent, but not with each other: they are read side by side,
+Lists of a live snapshot are each consistent, but not with each other: they are read concurrently,
 ``PARALLEL`` at a time.
 """
 
@@ -38,7 +38,7 @@ class Snapshot:
 
     def __init__(self, name: str = "") -> None:
         self.name = name
-        """What the cluster is called: a context, or the file it comes from."""
+        """The cluster's name: a context, or the file it comes from."""
         self.files: tuple[str, ...] = ()
         """The files it was read from, as they were named."""
         self._typed: dict[type[Any], dict[Key, Any]] = {}
@@ -83,7 +83,7 @@ class Snapshot:
                 for kind in kinds:
                     tasks.create_task(read(kind))
         except ExceptionGroup as group:
-            # One sentence for the user; what failed first stands for the rest.
+            # One sentence for the user: the first failure.
             raise group.exceptions[0] from None
         return made
 
@@ -96,10 +96,10 @@ class Snapshot:
 
     @classmethod
     def load(cls, paths: Sequence[str | Path]) -> tuple[Snapshot, ...]:
-        """The clusters that ``-f`` arguments stand for.
+        """The clusters of ``-f`` arguments.
 
         Files, and ``-`` for the standard input, are parts of one cluster; a folder has one cluster
-        in each of its files. Of an object that comes twice the later one counts.
+        in each of its files. Of a duplicate object the later one counts.
         """
         folders = [Path(path) for path in paths if str(path) != "-" and Path(path).is_dir()]
         if folders and len(folders) < len(paths):

@@ -1,38 +1,38 @@
 """The objects of one kind as they are now, in memory, with indexes.
 
-One writer (a reflector) and any number of readers share one event loop, so every method is plain
-and atomic between two awaits. Objects are frozen; readers may keep them.
+One writer (a reflector) and any number of readers share one event loop, so every method is
+synchronous and atomic between two awaits. Objects are frozen; readers may keep them.
 
 *Order.* A change is applied once, and never after a newer one. Kubernetes defines the versions of
 one resource as numbers that grow, so a watch that resumes, a proxy that repeats or a slow stream
-that is overtaken by a list cannot take an object back in time: what is not newer than the object
-held is dropped. Deleted objects leave no trace; therefore the newest version seen of any object is
-kept as well, and an older change cannot bring one back.
+that is overtaken by a list cannot revert an object: what is not newer than the object held is
+dropped. Deleted objects leave no trace; therefore the newest version seen of any object is kept as
+well, and an older change cannot bring one back.
 
 *Lists.* A list is a statement about all objects at one version, and is true even where it is older
 than the store (a cluster restored from a backup). ``relist`` takes its objects one by one as they
-are read, so that a long list is never held twice; each is compared with what is here, and in the
+are read, so that a long list is never held twice; each is compared with the object held, and in the
 end what the list did not have is removed. Every difference is one change to listeners, deletions
 included: they see what they would have seen had no connection been lost, less the states in
-between. A list that breaks off leaves what it has brought; the next one completes it. An object
-that was deleted and made anew meanwhile (another uid) is reported as both.
+between. A list that breaks off keeps what it has read; the next one completes it. An object that
+was deleted and recreated meanwhile (another uid) is reported as both.
 
 *Listeners* are called after the store has changed, once for each change, in order, with the old and
-the new object (None for "was not there" and "is gone"). They run inside the writer: they should
-hand over a key and return. What they raise goes to the writer.
+the new object (None for "did not exist" and "is deleted"). They run inside the writer: they should
+enqueue a key and return. What they raise is raised to the writer.
 
 *Indexes* are functions from an object to the values it is found under. They are kept up to date
-change by change and must be pure: the values of an old object are computed anew to remove it. An
+change by change and must be pure: the values of an old object are computed again to remove it. An
 index leads to keys, so changes that leave its values alone cost it nothing. Most values of most
 indexes lead to one key, which is then stored without a container.
 
 *Compact* stores keep each object packed (``zonewise.runtime.cache.packing``), a third of the
 memory, and unpack it whenever it is read. That is for kinds that are many and large and read
-seldom, such as EndpointSlices of which each change needs a few; readers get an equal object each
+seldom, such as EndpointSlices, of which each change needs a few; readers get an equal object each
 time, not the same one.
 
-A *transform* makes of each object what is held of it, before anybody sees it: it may leave out or
-share parts, and must keep the metadata.
+A *transform* is applied to each object before it is stored: it may leave out or share parts, and
+must keep the metadata.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ from zonewise.runtime.client.versions import number, older
 T = TypeVar("T", bound=Object | Unstructured)
 
 IndexFunction = Callable[[T], Iterable[Hashable]]
-Listener = Callable[[T | None, T | None], None]
+ChangeListener = Callable[[T | None, T | None], None]
 
 
 class _Bucket(dict[Key, None]):
-    """Several keys under one value of an index, in the order they came."""
+    """Several keys under one value of an index, in the order they were added."""
 
 
 _Entries = dict[Hashable, Key | _Bucket]
@@ -69,7 +69,7 @@ class ListDifference:
 
 
 class Store(Generic[T]):
-    """Objects by key and by index; see the module for what is ordered and who is called when."""
+    """Objects by key and by index; see the module for order and listeners."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class Store(Generic[T]):
         self._objects: dict[Key, T | Packed[T]] = {}
         self._functions: dict[str, IndexFunction[T]] = {}
         self._indexes: dict[str, _Entries] = {}
-        self._listeners: tuple[Listener[T], ...] = ()
+        self._listeners: tuple[ChangeListener[T], ...] = ()
         for name, function in (indexes or {}).items():
             self.add_index(name, function)
 
@@ -146,10 +146,10 @@ class Store(Generic[T]):
         self._functions[name] = function
         self._indexes[name] = entries
 
-    def on_change(self, listener: Listener[T]) -> Callable[[], None]:
+    def on_change(self, listener: ChangeListener[T]) -> Callable[[], None]:
         """Call the listener after each change; gives a function that ends it.
 
-        It is first told of every object that is here, as if each had just come, so it does not
+        It is first called for every object held, as if each had just been added, so it does not
         matter whether it subscribes before or after the first list.
         """
         self._listeners = (*self._listeners, listener)

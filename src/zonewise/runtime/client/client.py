@@ -1,15 +1,15 @@
-"""What one can ask of an API server, typed.
+"""The requests to an API server, typed.
 
 A class says which resource is meant: an ``Object`` class for kinds we know, ``unstructured(...)``
 for any other. Bytes are decoded straight into it. All calls may run concurrently on one client;
-nothing is ordered between them but what the caller awaits. What is limited, fenced and retried is
-told in ``zonewise.runtime.client.exchange``.
+nothing is ordered between them but what the caller awaits. Limits, fencing and retries are
+described in ``zonewise.runtime.client.exchange``.
 
 Typed objects are lean views, so writing is done with ``patch`` and ``apply`` of the fields that are
 ours. ``create`` and ``replace`` send the whole object and are for objects that we made in full.
 
 Large lists are read in pages, so that neither side holds a huge answer at once. All pages show the
-state of the first one. If the server has forgotten that state before the last page was read, the
+state of the first one. If the server has compacted that state before the last page was read, the
 list is read once more in one piece.
 """
 
@@ -49,7 +49,7 @@ _PATCH_TYPES: Mapping[PatchKind, str] = {
 
 
 class Version(Struct):
-    """What the server says it is."""
+    """The server's version."""
 
     major: str = ""
     minor: str = ""
@@ -62,7 +62,7 @@ class Version(Struct):
 
 @dataclass(frozen=True, slots=True)
 class Listing(Generic[T]):
-    """All objects that were asked for, as they were at one version."""
+    """All requested objects, as they were at one version."""
 
     items: tuple[T, ...]
     resource_version: str
@@ -75,7 +75,7 @@ class Listing(Generic[T]):
 
 
 class Client:
-    """A typed client; owns its transport unless told otherwise, and ``async with`` closes it."""
+    """A typed client; owns its transport by default, and ``async with`` closes it."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class Client:
         self.field_manager = field_manager
         self.exchange = Exchange(transport, limiter=limiter, fence=fence, retries=retries)
         self.refused_watch_list: set[Resource] = set()
-        """Resources whose server has no WatchList; found out once, see ``reflector``."""
+        """Resources whose server has no WatchList; detected once, see ``reflector``."""
 
     async def __aenter__(self) -> Client:
         return self
@@ -155,9 +155,9 @@ class Client:
         one_by_one: bool = False,
         retries: int | None = None,
     ) -> AsyncIterator[tuple[str, Iterable[T]]]:
-        """The version of a list and the objects of each of its pages, as they come.
+        """The version of a list and the objects of each of its pages, as they arrive.
 
-        Raises ``Gone`` when the server has forgotten the state of the first page. With
+        Raises ``Gone`` when the server has compacted the state of the first page. With
         ``one_by_one`` an object is decoded when it is taken, so that objects which are not kept
         never fill the memory.
         """
@@ -324,7 +324,7 @@ class Client:
         grace_period: int | None = None,
         dry_run: bool = False,
     ) -> None:
-        """Ask to disrupt a pod; a budget that does not allow it now raises ``TooManyRequests``."""
+        """Evict a pod; a budget that does not allow it now raises ``TooManyRequests``."""
         options = _delete_options(uid, resource_version, grace_period, None, dry_run=dry_run)
         body = {
             "apiVersion": "policy/v1",
@@ -344,9 +344,9 @@ class Client:
         label_selector: str = "",
         field_selector: str = "",
     ) -> AsyncIterator[WatchEvent[T]]:
-        """Changes after a version, for ever: lost connections are resumed where they broke.
+        """Changes after a version, endlessly: lost connections are resumed where they broke.
 
-        Raises ``Gone`` when the server no longer knows the changes since then: list again. A
+        Raises ``Gone`` when the server no longer has the changes since then: list again. A
         ``Reflector`` does that by itself.
         """
         scope = Scope(cls, namespace, label_selector, field_selector)
@@ -381,7 +381,7 @@ class Client:
         return await self.exchange.open(request)
 
     async def server_version(self) -> Version:
-        """What the server says it is."""
+        """The server's version."""
         answer = await self.raw("GET", "/version")
         try:
             version = decoder(Version).decode(answer.body)

@@ -13,7 +13,7 @@ T = TypeVar("T", bound=Object | Unstructured)
 _METADATA = "application/json;as=PartialObjectMetadata{};g=meta.k8s.io;v=v1"
 
 PAGE = 500
-"""Objects per page of a list; what the API server's own clients ask for."""
+"""Objects per page of a list; what the API server's own clients request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Scope(Generic[T]):
         return self.cls.resource.path(self.namespace)
 
     def headers(self, *, stream: bool) -> dict[str, str]:
-        """What a request for the collection says of the form of its answer."""
+        """The headers that select the form of a collection's answer."""
         if not self.cls.metadata_only:
             return {}
         return {"Accept": _METADATA.format("" if stream else "List")}

@@ -1,22 +1,20 @@
 """Changes as they happen: one stream of events, and a watch that survives its streams.
 
-``WatchStream`` is one HTTP answer. It takes blocks of bytes as large as they come, cuts them at
-newlines and decodes each line straight into a typed object just before the reader gets it: what is
-decoded, used and let go one by one stays in the processor's cache. A line that spans blocks is put
-together once; one longer than ``line_limit`` is refused, so memory is bounded whatever the server
-sends. Silence ends a stream: API servers send a bookmark about every minute, so no complete line
-for ``silence`` seconds means that nobody is there any more (half-open socket, lost NAT entry) or
-that nothing useful is (a trickle of bytes). One timer per stream looks after that, not one per
-block.
+``WatchStream`` is one HTTP answer. It reads blocks of any size, splits them at newlines and decodes
+each line straight into a typed object just before the reader gets it: what is decoded, used and
+freed one by one stays in the processor's cache. A line that spans blocks is joined once; one longer
+than ``line_limit`` is refused, so memory is bounded whatever the server sends. Silence ends a
+stream: API servers send a bookmark about every minute, so no complete line for ``silence`` seconds
+means that the peer is dead (half-open socket, lost NAT entry) or sends nothing useful (a trickle of
+bytes). One timer per stream checks that, not one per block.
 
-``Watch`` is what goes on over many streams. It starts each where the last one ended: at the version
-of the last event or bookmark that was handed out. Events of one stream come in the order in which
-the server made them; ``Store`` drops what a resumed stream repeats. Streams that end because the
-time we asked for is over are followed at once; that time is random so that many watches do not end
-together. All other ends (cut, silent, refused, 429, 5xx, ended early) are failures and are paced by
-``zonewise.runtime.client.pace``. What a new stream cannot heal is raised as ``Gone``: the version
-is too old (HTTP 410 or an ERROR event), or the server does not accept it. Then only a new list
-helps.
+``Watch`` spans many streams. It starts each where the last one ended: at the version of the last
+event or bookmark that was handed out. Events of one stream come in the order in which the server
+made them; ``Store`` drops what a resumed stream repeats. Streams that end because the requested
+time is over are followed at once; that time is random so that many watches do not end together. All
+other ends (cut, silent, refused, 429, 5xx, ended early) are failures and are paced by
+``zonewise.runtime.client.pace``. What a new stream cannot fix is raised as ``Gone``: the version is
+too old (HTTP 410 or an ERROR event), or the server does not accept it. Then only a new list helps.
 """
 
 from __future__ import annotations
@@ -76,8 +74,9 @@ class _Line(Struct):
 class WatchOptions:
     """How watches behave; times in seconds.
 
-    ``lifetime`` is the range from which each stream's own time is drawn. ``silence`` must be well
-    above the time between two bookmarks, which is one minute for Kubernetes.
+    ``lifetime`` is the range from which each stream's timeout is drawn. ``silence`` must be well
+    above the time between two bookmarks, which is one minute for Kubernetes. ``turn`` is how long
+    objects that arrived together are processed before other tasks run.
     """
 
     lifetime: tuple[float, float] = (300.0, 600.0)
@@ -86,17 +85,18 @@ class WatchOptions:
     base: float = 2.0
     cap: float = 30.0
     watch_list: bool = True
+    turn: float = float("inf")
 
 
 DEFAULTS = WatchOptions()
 
 _EARLY = 5.0
-"""A stream that ends this much before the time we asked for did not end because of it."""
+"""A stream that ends this much before the requested time did not end because of it."""
 
 
 @dataclass(slots=True)
 class WatchStats:
-    """What one watch did since it started; metrics and health read it when they are asked.
+    """What one watch did since it started; metrics and health read it on request.
 
     ``last_byte`` and ``started`` are moments of the event loop's clock.
     """
@@ -117,7 +117,7 @@ class WatchStats:
     last_error: str = ""
 
     def age(self, now: float) -> float:
-        """Seconds since the last byte came, or since the start if none came yet."""
+        """Seconds since the last byte arrived, or since the start if none has yet."""
         return max(0.0, now - max(self.last_byte, self.started))
 
 
@@ -174,7 +174,7 @@ class WatchStream(Generic[T]):
 
     @property
     def expired(self) -> bool:
-        """Whether it has been open for as long as we had asked for."""
+        """Whether it has been open for as long as was requested."""
         return self.lived >= self._seconds - _EARLY
 
     async def close(self) -> None:
@@ -206,7 +206,7 @@ class WatchStream(Generic[T]):
         return block
 
     def _look(self) -> None:
-        """End a read that waits for too long; one that nobody waits for is not late."""
+        """End a read that waits for too long; without a waiting reader nothing is late."""
         left = self._spoke + self._options.silence - self._loop.time()
         if left > 0 or self._reader is None:
             self._timer = self._loop.call_later(max(left, 1.0), self._look)
@@ -294,8 +294,8 @@ async def open_stream(
 ) -> WatchStream[T]:
     """Begin one stream of changes after a version.
 
-    With ``initial_events`` the stream begins with every object that is there, followed by a
-    bookmark with the annotation ``k8s.io/initial-events-end``.
+    With ``initial_events`` the stream begins with every existing object, followed by a bookmark
+    with the annotation ``k8s.io/initial-events-end``.
     """
     query = scope.query(
         watch="true", allowWatchBookmarks="true", timeoutSeconds=str(max(1, round(seconds)))
@@ -309,7 +309,7 @@ async def open_stream(
 
 
 class Watch(Generic[T]):
-    """A watch that goes on over lost connections; ``batch`` for ever, until it raises."""
+    """A watch that survives lost connections; ``batch`` again and again, until it raises."""
 
     def __init__(
         self,
@@ -335,7 +335,7 @@ class Watch(Generic[T]):
         self._stats.connected = stream is not None
 
     async def batch(self) -> Iterator[WatchEvent[T]]:
-        """The next events, bookmarks among them; raises ``Gone`` when only a list helps."""
+        """The next events, bookmarks among them; raises ``Gone`` when a new list is needed."""
         while True:
             try:
                 if self._stream is None:

@@ -1,15 +1,15 @@
 """What a controller has written and does not see in its store yet.
 
 A store follows the server a moment later. A controller that counts pods right after it created ten
-would create ten more. So it notes what it did, and leaves the key alone until the store shows it.
+would create ten more. So it records what it did, and skips the key until the store shows it.
 
 What was *created* or changed is shown once the store has reached the version of the write: a watch
 brings changes in order, and a list is a state. What was *removed* may be shown as an object that is
-on its way out, as one that is gone, or as another one of that name; no version is needed for that,
+terminating, as one that is deleted, or as another one of that name; no version is needed for that,
 which is good, because an eviction's answer has none.
 
 Nothing here must survive a restart: the first list of a new process is newer than all writes of the
-old one. ``PATIENCE`` bounds the wait all the same, for a server whose versions are no numbers.
+old one. ``PATIENCE`` bounds the wait all the same, for a server whose versions are not numbers.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ T = TypeVar("T", bound=Object)
 
 PATIENCE = 60.0
 GLANCE = 1.0
-"""When to look again at a key that is not settled, should no change of an object wake it up."""
+"""When to look again at a key that is not settled, should no change of an object enqueue it."""
 
 
 @dataclass(slots=True)
@@ -58,7 +58,7 @@ class Expectations(Generic[K, T]):
         self._of(key).removed[item.key] = item.metadata.uid
 
     def forget(self, key: K) -> None:
-        """The key is gone."""
+        """The key no longer exists."""
         self._pending.pop(key, None)
 
     def settled(self, key: K) -> bool:

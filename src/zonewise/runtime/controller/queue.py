@@ -1,20 +1,20 @@
-"""Which keys want work: each waits once, is worked on by one worker, and none is forgotten.
+"""Which keys need work: each waits once, is worked on by one worker, and none is lost.
 
 Only keys cross the queue, never events. Adding a key that already waits changes nothing, so a
 thousand changes of one object cost one run, and memory is bounded by the number of distinct keys
 however fast they are added. A key that is added while a worker has it runs again afterwards: the
 worker may have read the store before the change.
 
-Ready keys are served first come, first served, in two classes. Low priority is for work that
-nobody waits for (the first list, a resync); one low key is served after every ``FAIR`` others, so
-a busy cluster cannot starve it. Adding a low key again with normal priority moves it up.
+Ready keys are served in order of arrival, in two classes. Low priority is for work that is not
+urgent (the first list, a resync); one low key is served after every ``FAIR`` others, so a busy
+cluster cannot starve it. Adding a low key again with normal priority moves it up.
 
-A key waits at most once, at the earliest moment asked for: a delay that ends later than a wait
-that is already there is dropped, and starting work on a key drops the delay it still had. The
-reconciler that runs sees the present state and says itself when it wants to run again.
+A key waits at most once, until the earliest moment requested: a delay that ends later than an
+existing one is dropped, and starting work on a key drops its remaining delay. The reconciler that
+runs sees the present state and returns when to run again.
 
-Failures back off exponentially for each key. A random quarter is taken off each delay so that
-keys that failed together do not come back together.
+Failures back off exponentially for each key. A random quarter is taken off each delay so that keys
+that failed together are not retried together.
 
 Everything runs in one event loop and nothing here awaits except ``get`` and ``drained``, so no
 locks are needed. Delays share one timer.
@@ -64,8 +64,8 @@ class Queue(Generic[K]):
         self._clock = clock
         self._rng = rng or random.SystemRandom()
         self.waited: Callable[[float], None] | None = None
-        """Told how long each key was ready before a worker took it; set it before adding."""
-        # The values are the moments at which keys became ready, if somebody wants to know.
+        """Called with how long each key was ready before a worker took it; set it before adding."""
+        # The values are the moments at which keys became ready, if ``waited`` is set.
         self._normal: OrderedDict[K, float] = OrderedDict()
         self._low: OrderedDict[K, float] = OrderedDict()
         # The value says what to do when the worker is done: None nothing, else run again (low?).
@@ -105,11 +105,11 @@ class Queue(Generic[K]):
         )
 
     def add(self, key: K, *, low: bool = False) -> None:
-        """Ask for work on a key as soon as a worker is free."""
+        """Request work on a key as soon as a worker is free."""
         if key in self._normal or self._closed:
             return
         if key in self._active:
-            # Normal (False) wins over low (True); None means it was not asked for yet.
+            # Normal (False) wins over low (True); None means it was not requested yet.
             self._active[key] = low and self._active[key] is not False
         elif not low:
             if self._low:
@@ -126,7 +126,7 @@ class Queue(Generic[K]):
             self._wake()
 
     def add_after(self, key: K, seconds: float, *, low: bool = False) -> None:
-        """Ask for work on a key after a while; the earliest of several such requests counts."""
+        """Request work on a key after a delay; the earliest of several such requests counts."""
         if seconds <= 0:
             self.add(key, low=low)
             return
@@ -147,7 +147,7 @@ class Queue(Generic[K]):
         self._sequence += 1
         heapq.heappush(self._heap, (due, self._sequence, key))
         # Entries whose key was added, moved or handed out since stay in the heap and are skipped
-        # when they come up; they may not outnumber the living ones.
+        # when they come up; they may not outnumber the valid ones.
         if len(self._heap) > 2 * len(self._due) + _SLACK:
             self._heap = [entry for entry in self._heap if self._alive(entry)]
             heapq.heapify(self._heap)
@@ -155,7 +155,7 @@ class Queue(Generic[K]):
             self._arm()
 
     def retry(self, key: K) -> float:
-        """Ask for work on a key that failed, after its backoff; gives the seconds until then."""
+        """Request work on a key that failed, after its backoff; gives the seconds until then."""
         count = self._failures.get(key, 0)
         self._failures[key] = count + 1
         self._retried += 1
@@ -170,7 +170,7 @@ class Queue(Generic[K]):
         return self._failures.get(key, 0)
 
     def forget(self, key: K) -> None:
-        """Start the backoff of a key anew; it does not remove the key."""
+        """Reset the backoff of a key; it does not remove the key."""
         if self._failures:
             self._failures.pop(key, None)
 
@@ -218,7 +218,7 @@ class Queue(Generic[K]):
     def close(self, *, drop: bool = False) -> None:
         """Take no more keys. Ready ones are still handed out, unless dropped; delayed ones never.
 
-        Delayed keys are future work by definition; whoever starts next finds it by itself.
+        Delayed keys are future work by definition; the next start finds them again.
         """
         self._closed = True
         self._due.clear()

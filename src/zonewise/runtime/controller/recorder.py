@@ -1,24 +1,24 @@
-"""Events about objects (events.k8s.io/v1), told without ever holding up who tells them.
+"""Events about objects (events.k8s.io/v1), recorded without ever blocking the caller.
 
 ``Recorder.event`` puts an event in a bounded queue and returns; it never waits and never raises.
-One task, ``run``, sends them one after the other. What cannot be told is dropped and counted by
-reason in ``dropped``; events help people, they are not a record anybody relies on.
+One task, ``run``, sends them one after the other. What cannot be sent is dropped and counted by
+reason in ``dropped``; events are best effort, not a reliable record.
 
 *Aggregated*: the same event again (same objects, type, reason, action and note) becomes a series:
 one Event whose ``series.count`` grows. Repetitions are counted at once and written at most every
-``refresh`` seconds, so a fault that repeats a thousand times a second costs one write per period.
-A series nobody added to for ``forget`` seconds ends; the next such event begins a new one.
+``refresh`` seconds, so a fault that repeats a thousand times a second costs one write per period. A
+series without a repetition for ``forget`` seconds ends; the next such event starts a new one.
 
-*Shared*: an event that is to be told ``once``, whoever sees the fault and however often a program
-starts again, is named by what it says. Who finds it there has told it; it never becomes a series.
+*Shared*: an event that is to be sent ``once``, whichever replica sees the fault and however often a
+program restarts, is named by its content. If it exists it has been sent; it never becomes a series.
 
 *Limited*: each object has a token bucket (``burst`` events at once, then one every ``refill``
 seconds) for new events; repetitions cost none. The number of series and buckets kept in memory is
 bounded, oldest first out.
 
-*Retried*: an event the server could not take now, a few times with jittered pauses, while others
-wait behind it; the queue's bound decides who is dropped. Refusals that cannot heal, a namespace
-that is going away, and the loss of leadership drop the event at once.
+*Retried*: an event the server could not accept now, a few times with jittered pauses, while others
+wait behind it; the queue's bound decides which are dropped. Permanent refusals, a terminating
+namespace, and the loss of leadership drop the event at once.
 
 Names and texts are cut to what the API allows: reason and action to 128 bytes, the note to 1,024.
 At shutdown ``close`` gives what is left some seconds, then drops it.
@@ -59,13 +59,13 @@ from zonewise.runtime.process.logs import logger
 if TYPE_CHECKING:
     from zonewise.runtime.client.client import Client
 
-Type = Literal["Normal", "Warning"]
+EventType = Literal["Normal", "Warning"]
 
 NOTE_LIMIT = 1024
 WORD_LIMIT = 128
 NAME_LIMIT = 253
 _TICK = 1e-6
-"""How early a timer may come: sums of times are rounded, and clocks have a resolution."""
+"""How early a timer may fire: sums of times are rounded, and clocks have a resolution."""
 _NOT_IN_NAMES = re.compile(r"[^a-z0-9.-]")
 
 _log = logger("recorder")
@@ -73,7 +73,7 @@ _log = logger("recorder")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecorderLimits:
-    """How much is told; times in seconds."""
+    """How many events are sent; times in seconds."""
 
     queue: int = 1000
     series: int = 4096
@@ -96,12 +96,12 @@ class _Subject:
     action: str
     note: str
     suffix: str = ""
-    """How the Event's name ends, if others tell it too."""
+    """The suffix of the Event's name, if other programs send it too."""
 
 
 @dataclass(slots=True)
 class _Series:
-    """One Event in the cluster, or about to be, and how often it came so far."""
+    """One Event in the cluster, or about to be, and how often it occurred so far."""
 
     name: str
     first: datetime
@@ -119,7 +119,7 @@ class _Bucket:
 
 
 class Recorder:
-    """Tells what happens to objects; see the module for what is aggregated, limited and dropped."""
+    """Records events about objects; see the module for what is aggregated, limited and dropped."""
 
     def __init__(
         self,
@@ -132,7 +132,7 @@ class Recorder:
         rng: random.Random | None = None,
     ) -> None:
         self.dropped = {"limit": 0, "full": 0, "refused": 0, "failed": 0, "shutdown": 0}
-        """How many events were not told, by reason."""
+        """How many events were not sent, by reason."""
         self._client = client
         self._controller = _cut(controller, WORD_LIMIT)
         self._instance = _cut(instance, WORD_LIMIT)
@@ -155,11 +155,11 @@ class Recorder:
         reason: str,
         action: str,
         note: str,
-        type: Type = "Normal",
+        type: EventType = "Normal",
         related: Object | Unstructured | ObjectReference | None = None,
         once: bool = False,
     ) -> None:
-        """Tell that something happened to an object; returns at once, whatever happens."""
+        """Record an event about an object; returns at once, whatever happens."""
         try:
             objects = reference(regarding), reference(related) if related is not None else None
         except ParseError:
@@ -222,7 +222,7 @@ class Recorder:
             self.dropped["limit"] += 1
             return
         moment = self._now()
-        # As a series may be told again and again, its name says nothing about its content.
+        # As a series may be written again and again, its name does not depend on its content.
         name = f"{_stem(subject.regarding.name)}.{subject.suffix or secrets.token_hex(8)}"
         self._series[subject] = _Series(name, moment, moment, last_seen=now)
         self._series.move_to_end(subject)
@@ -306,7 +306,7 @@ class Recorder:
             try:
                 await self._client.patch(Event, series.name, namespace, body, kind="merge")
             except NotFound:
-                # The server forgets events after an hour; the series goes on as a new one.
+                # The server deletes events after an hour; the series continues as a new one.
                 series.told = 0
         if not series.told:
             try:

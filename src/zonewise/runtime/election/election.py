@@ -1,8 +1,8 @@
 """Which replica leads, decided by a Lease, and why a former leader cannot write any more.
 
-One Lease object is the lock. Whoever manages to write its name into it, by a patch that carries the
-resourceVersion it has read, leads until the lease runs out; it renews long before that. The
-API server refuses all but one of several writers of the same version, so there is never a tie.
+One Lease object is the lock. The replica that writes its name into it, by a patch that carries the
+resourceVersion it has read, leads until the lease expires; it renews long before that. The API
+server refuses all but one of several writers of the same version, so there is never a tie.
 
 **Clocks.** No replica compares its clock with another's. A follower notes when *it* saw the record
 change last, and takes the lease over when nothing has changed for the duration the holder has
@@ -10,24 +10,24 @@ written, on its own clock. The leader counts from the moment *before* it sent th
 
     deadline = moment before the renewal was sent + duration - margin
 
-and a follower that cannot have seen the renewal earlier than it was sent, nobody takes over before
-``deadline + margin``. The margin is for what is still on its way: bytes of a write that left before
-the deadline have that long to be accepted. The clock is CLOCK_BOOTTIME, which goes on while a
-process is stopped or a machine is suspended.
+and a follower that cannot have seen the renewal earlier than it was sent, no follower takes over
+before ``deadline + margin``. The margin is for what is still in flight: bytes of a write that left
+before the deadline have that long to be accepted. The clock is CLOCK_BOOTTIME, which keeps running
+while a process is stopped or a machine is suspended.
 
 **Fencing.** The client calls ``fence`` just before it sends a write, and controllers give every
-write the resourceVersion of what they have read. Three nets, each for what the one before cannot
-hold: leading ends ``stop`` seconds before the deadline if no renewal succeeds (the work is
+write the resourceVersion of what they have read. Three safeguards, each for what the one before
+cannot catch: leading ends ``stop`` seconds before the deadline if no renewal succeeds (the work is
 cancelled and has ended before the deadline); from then on ``fence`` refuses, also when the process
 was stopped meanwhile; and a process that is stopped *between* the check and the sending is ended by
-the kernel when it goes on (``zonewise.runtime.election.deadman``). A write that was sent in time
-and arrives after all of that, later than the margin allows for, meets the resourceVersion: if the
-new leader has touched the object it is refused.
+the kernel when it resumes (``zonewise.runtime.election.deadman``). A write that was sent in time
+and arrives after all of that, later than the margin allows for, is checked by resourceVersion: if
+the new leader has changed the object it is refused.
 
-**Shutdown.** The work ends first, renewals go on meanwhile, then the lease is given back by writing
-no holder into it, so the next replica need not wait for it to run out. If the work had to be
+**Shutdown.** The work ends first, renewals continue meanwhile, then the lease is released by
+clearing its holder, so the next replica need not wait for it to expire. If the work had to be
 cancelled while a write was under way, that write gets the margin to arrive before the lease is
-given back. A lease that somebody deletes is lost, and followers still wait out its time.
+released. A deleted Lease is lost, and followers still wait out its duration.
 
 Requests of the election are bounded in time and are never retried faster than ``retry``, with
 jitter. The election's client has no fence and should have no rate limit: a renewal must not queue
@@ -73,7 +73,7 @@ _log = logger("election")
 
 
 def boottime() -> float:
-    """Seconds on the clock that goes on while the machine is suspended."""
+    """Seconds on the clock that keeps running while the machine is suspended."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
@@ -112,11 +112,11 @@ class Switch(Protocol):
     """What ends the process at a deadline: ``zonewise.runtime.election.deadman.Deadman``."""
 
     def arm(self, deadline: float) -> None:
-        """End the process then, unless armed anew."""
+        """End the process then, unless armed again."""
         ...
 
     def disarm(self) -> None:
-        """Let it live."""
+        """Cancel the deadline."""
         ...
 
 
@@ -168,7 +168,7 @@ class Election:
 
     @property
     def leader(self) -> str:
-        """Who was seen holding the lease last; "" when nobody was."""
+        """The last observed holder of the lease; "" if there was none."""
         return (self._seen.spec.holder_identity or "") if self._seen else ""
 
     @property
@@ -187,11 +187,11 @@ class Election:
         self._last_write = now
 
     async def run(self, lead: Callable[[], Awaitable[None]]) -> None:
-        """Wait for the lease, do the work while it lasts, give it back.
+        """Wait for the lease, do the work while it lasts, release it.
 
         Returns when ``lead`` returns and raises what it raises. Raises ``LeadershipLost`` if the
         lease was lost; a caller that wants to follow again calls ``run`` again. When cancelled it
-        cancels ``lead``, waits for it and gives the lease back.
+        cancels ``lead``, waits for it and releases the lease.
         """
         await self._acquire()
         self._announce(leading=True)
@@ -254,11 +254,11 @@ class Election:
         return 0.0
 
     def _observe(self, spec: LeaseSpec | None) -> float:
-        """Note what the lease says now; how long it is still another's."""
+        """Record what the lease says now; returns how long another replica still holds it."""
         now = self._clock()
         if spec is not None and (self._seen is None or self._seen.spec != spec):
             if self.leader != (spec.holder_identity or ""):
-                _log.info("leader seen", lease=self.name, leader=spec.holder_identity or "nobody")
+                _log.info("leader seen", lease=self.name, leader=spec.holder_identity or "none")
             self._seen = _Seen(spec, now)
         if self._seen is None or self.leader in ("", self.identity):
             return 0.0
@@ -312,7 +312,7 @@ class Election:
         except NotFound:
             raise self._lost("it was deleted") from None
         except Conflict:
-            # Our own renewal without an answer, or somebody's label, or somebody's takeover.
+            # Our own renewal without an answer, or a changed label, or a takeover.
             await self._look_again()
             sent = self._clock()
             renewed = await self._patch(self._spec())
@@ -325,7 +325,7 @@ class Election:
             raise self._lost("it was deleted") from None
         self._observe(lease.spec)
         if self.leader != self.identity:
-            raise self._lost(f"{self.leader or 'nobody'} holds it now")
+            raise self._lost(f"{self.leader or 'no process'} holds it now")
         self._version = lease.metadata.resource_version
 
     def _hold(self, lease: Lease, sent: float) -> None:
@@ -338,7 +338,7 @@ class Election:
         self._open = True
 
     def _close(self, *, disarm: bool) -> None:
-        """Stop writing; the process may live on only if nothing is left that could write."""
+        """Stop writing; the process may continue only if nothing is left that could write."""
         self._open = False
         if self._deadman is not None and disarm:
             self._deadman.disarm()

@@ -4,9 +4,9 @@
 ``/readyz`` whether work is being done. Health answers 200 or 503, in text: with ``?verbose`` every
 check, else ``ok`` or the checks that failed.
 
-It listens on the loopback unless told otherwise, takes GET and HEAD only, reads no bodies, knows no
-credentials and changes nothing. Requests are answered in the event loop of the program: if the loop
-hangs, so does the probe, which is what a probe is for.
+It listens on the loopback by default, accepts GET and HEAD only, reads no bodies, has no
+authentication and changes nothing. Requests are answered in the event loop of the program: if the
+loop hangs, so does the probe, which is what a probe is for.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Monitor:
         self._host, self._wanted = parse_listen(listen)
         self._runner: web.ServerRunner | None = None
         self.port = 0
-        """The port it listens on, once started; useful when 0 was asked for."""
+        """The port it listens on, once started; useful when 0 was requested."""
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -91,7 +91,7 @@ class Monitor:
 def parse_listen(text: str, flag: str = "", example: str = LISTEN) -> tuple[str, int]:
     """Host and port of ``127.0.0.1:9464``, ``[::1]:9464``, ``host:9464`` or ``:9464`` (all).
 
-    A refusal names the flag that said it, and gives the example.
+    An error names the flag, and gives the example.
     """
     host, colon, port = text.rpartition(":")
     if host.startswith("[") and host.endswith("]"):

@@ -1,13 +1,14 @@
 """HTTP connections whose next request must arrive whole, in time and in bounded memory.
 
-aiohttp bounds a line and a single header, not a header as a whole, and gives it any time. Here a
-connection's first header must be complete so many seconds after it began, a later one so many
-seconds after its first byte; it may have so many bytes, and the unfinished headers of all
-connections together so many: above that the oldest are hung up on. Headers of ordinary clients come
-in one piece and are never unfinished, so pressure meets those who make it.
+aiohttp bounds a line and a single header, not a header as a whole, and sets no deadline. Here a
+connection's first header must be complete so many seconds after the connection began, a later one
+so many seconds after its first byte; it may have so many bytes, and the unfinished headers of all
+connections together so many: above that the oldest connections are closed. Headers of ordinary
+clients arrive in one piece and are never unfinished, so only the clients that cause the pressure
+are affected.
 
 What is counted is what arrived, in the pieces in which it arrived: where a request's end and the
-beginning of the next come together, that beginning counts only once more of it comes.
+beginning of the next arrive together, that beginning counts only once more of it arrives.
 """
 
 from __future__ import annotations
@@ -58,10 +59,10 @@ class Connections(web.Server):
 
 
 class HttpRequest(web.BaseRequest):
-    """A request whose answer does not say which library gave it."""
+    """A request whose answer does not name the server library."""
 
     def invite(self) -> None:
-        """Tell a client that waits for it to send its body now."""
+        """Send 100 Continue to a client that waits for it."""
         if (
             self.headers.get("Expect", "").lower() == "100-continue"
             and self.version >= HttpVersion11
@@ -70,7 +71,7 @@ class HttpRequest(web.BaseRequest):
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def left_unread(self) -> bool:
-        """Whether there is more of its body, which cannot be told from the next request."""
+        """Whether part of its body is unread, which cannot be told from the next request."""
         return self.can_read_body and not self.content.is_eof()
 
     async def _prepare_hook(self, response: web.StreamResponse) -> None:
@@ -87,7 +88,7 @@ class Headers:
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self, connection: Connection) -> None:
-        """A header begins, or a connection whose first header is to come."""
+        """A header begins, or a connection that waits for its first header."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.limits.seconds
         self._unfinished[connection] = deadline
@@ -95,7 +96,7 @@ class Headers:
             self._timer = loop.call_at(deadline, self._expire, loop)
 
     def grow(self, connection: Connection, size: int) -> None:
-        """A part of a header has come."""
+        """A part of a header has arrived."""
         if connection not in self._unfinished:
             self.begin(connection)
         connection.header_bytes += size
@@ -129,7 +130,7 @@ class Connection(web.RequestHandler):
         self._headers = manager.headers
         self._newest: StreamReader = EMPTY_PAYLOAD
         self.header_bytes = 0
-        """What has come of the header that is unfinished."""
+        """Bytes received of the unfinished header."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The time of the first header begins."""
@@ -154,7 +155,7 @@ class Connection(web.RequestHandler):
             self._headers.grow(self, len(data))
 
     def refuse(self, answer: bytes = b"") -> None:
-        """Hang up, with a last word if no other is being said."""
+        """Close the connection, with an answer if no other is being sent."""
         self._headers.end(self)
         transport = self.transport
         if transport is not None:

@@ -1,11 +1,11 @@
-"""What an API server asks before it writes, and what can be answered: AdmissionReview v1, typed.
+"""An API server's admission request and its answer: AdmissionReview v1, typed.
 
 A handler gets an ``AdmissionRequest`` and returns ``Allowed`` (perhaps with a patch) or ``Denied``.
 It may raise: that is a failure, not a refusal, and the webhook configuration's ``failurePolicy``
-decides what becomes of the request. A handler must not write anything when ``dry_run`` is set.
+decides what happens to the request. A handler must not write anything when ``dry_run`` is set.
 
-Objects stay raw bytes until a handler asks for them as a type, because most handlers look at one of
-the two and many only at names. Nothing here does I/O: the embedded cluster calls handlers directly.
+Objects stay raw bytes until a handler decodes them, because most handlers read one of the two and
+many only names. Nothing here does I/O: the embedded cluster calls handlers directly.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class GroupVersionResource(Struct):
 
 
 class UserInfo(Struct):
-    """Who wants to write."""
+    """The user that writes."""
 
     username: str = ""
     uid: str = ""
@@ -56,7 +56,7 @@ class UserInfo(Struct):
 
 
 class AdmissionRequest(Struct):
-    """What is about to be written, where, how, and by whom."""
+    """What is about to be written, where, how, and by which user."""
 
     uid: str = ""
     kind: GroupVersionKind = GroupVersionKind()
@@ -114,8 +114,8 @@ class Denied:
     audit: Mapping[str, str] = field(default_factory=dict, kw_only=True)
 
 
-Answer = Allowed | Denied
-Handler = Callable[[AdmissionRequest], Awaitable[Answer]]
+AdmissionAnswer = Allowed | Denied
+Handler = Callable[[AdmissionRequest], Awaitable[AdmissionAnswer]]
 
 
 class _Asked(Struct):
@@ -165,7 +165,7 @@ def decode(body: bytes) -> AdmissionRequest:
     return asked.request
 
 
-def encode(request: AdmissionRequest, answer: Answer) -> bytes:
+def encode(request: AdmissionRequest, answer: AdmissionAnswer) -> bytes:
     """The body of the answer to a request."""
     response = (
         _allowed(request, answer) if isinstance(answer, Allowed) else _denied(request, answer)

@@ -1,34 +1,34 @@
-"""Serving certificates that renew themselves, shared by all replicas of a webhook.
+"""Serving certificates that are renewed automatically, shared by all replicas of a webhook.
 
 **Where.** One Secret holds the certificate in use (``tls.crt``, ``tls.key``, ``ca.crt``), during a
 rotation also the next one (``next.crt``, ``next.key``, ``next-ca.crt``), and the authorities of
 former ones (``old-ca.crt``). Every write of it carries the resourceVersion that was read, so of
-several replicas that want to begin or to finish a rotation exactly one does; the others read what
-it wrote. API servers learn whom to trust from the ``caBundle`` of webhook configurations.
+several replicas that try to begin or to finish a rotation exactly one does; the others read what it
+wrote. API servers trust the ``caBundle`` of webhook configurations.
 
 **The order** of a rotation is what makes it safe:
 
-1. *stage*: a new pair is written into the Secret as the next one. Nobody serves it.
+1. *stage*: a new pair is written into the Secret as the next one. No replica serves it.
 2. *publish*: every replica makes sure that each configuration trusts the authorities of the
    certificate in use, of the next and of former ones. Bundles only grow (``bundle``).
 3. *settle*: API servers read configurations with a delay, so nothing happens for ``settle``
    seconds after a replica has seen the new authority in all of them.
 4. *promote*: the next pair becomes the one in use. Replicas serve it when they see it, each after
    it has seen for itself that all configurations trust it.
-5. Former authorities stay trusted until they expire, because a replica that cannot reach the
-   API server goes on with the former certificate. Their keys do not exist any more (``issuer``).
+5. Former authorities stay trusted until they expire, because a replica that cannot reach the API
+   server keeps serving the former certificate. Their keys do not exist any more (``issuer``).
 
 So no replica ever serves a certificate whose authority is not in the bundles it has read. Rotation
 begins when two thirds of a certificate's life are over; a replica has the last third to notice. The
 very first certificate, and one that follows an expired one, skip step 3: nothing works before it.
 
-**A Secret of somebody else** (cert-manager, an administrator) is only read, with ``managed=False``:
-steps 2, 3 and the serving rule stay the same if it has a ``ca.crt``; without one its authority is
-somebody else's matter too.
+**A Secret that is managed elsewhere** (cert-manager, an administrator) is only read, with
+``managed=False``: steps 2, 3 and the serving rule stay the same if it has a ``ca.crt``; without one
+its authority is managed elsewhere too.
 
 One task does everything in sequence: a pass, then a pause of about ``poll`` seconds. A pass that
-fails is logged and repeated; the certificate in use stays in use meanwhile, and ``problem`` tells
-the readiness probe when it is missing or about to be useless.
+fails is logged and repeated; the certificate in use stays in use meanwhile, and ``problem`` reports
+to the readiness probe when it is missing or about to expire.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ from zonewise.runtime.webhook.issuer import IssuedCertificate, issue, validity
 if TYPE_CHECKING:
     from zonewise.runtime.client.client import Client
 
-Configuration = type[MutatingWebhookConfiguration] | type[ValidatingWebhookConfiguration]
+ConfigurationKind = type[MutatingWebhookConfiguration] | type[ValidatingWebhookConfiguration]
 
 _log = logger("certificates")
 
@@ -75,7 +75,7 @@ class CertificateSecret(Object):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RotationTiming:
-    """How long certificates live and how patient replicas are."""
+    """How long certificates are valid and how long replicas wait."""
 
     lifetime: timedelta = timedelta(days=90)
     renew_at: float = 2 / 3
@@ -108,7 +108,7 @@ class Certificates:
         secret: str,
         namespace: str,
         hosts: Sequence[str],
-        configurations: Sequence[tuple[Configuration, str]],
+        configurations: Sequence[tuple[ConfigurationKind, str]],
         serve: Callable[[bytes, bytes], None],
         managed: bool = True,
         timing: RotationTiming | None = None,
@@ -144,7 +144,7 @@ class Certificates:
             await asyncio.sleep(pause * self._rng.uniform(1.0, 1.2))
 
     def problem(self) -> str | None:
-        """Why nobody should call this webhook now; a readiness check."""
+        """Why this webhook must not be called now; a readiness check."""
         if self.served is None:
             return "there is no serving certificate yet"
         _, end = validity(self.served.certificate)
@@ -227,7 +227,7 @@ class Certificates:
         return replace(stored, version=secret.metadata.resource_version)
 
     async def _publish(self, stored: StoredPair) -> None:
-        """Let every configuration trust what is stored, and note since when it does."""
+        """Let every configuration trust what is stored, and record since when it does."""
         wanted = stored.trusted(now=self._now())
         if not self._managed and stored.current is not None and not stored.current.authority:
             return
@@ -235,7 +235,7 @@ class Certificates:
             try:
                 await self._publish_to(cls, name, wanted)
             except NotFound:
-                # Nobody calls through a configuration that is not there.
+                # Without the configuration the webhook is not called.
                 continue
             except ZonewiseError:
                 self._trusted_since.clear()
@@ -246,7 +246,7 @@ class Certificates:
             pair.authority: self._trusted_since.get(pair.authority, now) for pair in pairs
         }
 
-    async def _publish_to(self, cls: Configuration, name: str, wanted: bytes) -> None:
+    async def _publish_to(self, cls: ConfigurationKind, name: str, wanted: bytes) -> None:
         found = await self._client.get(cls, name)
         changes: list[dict[str, str]] = []
         for index, webhook in enumerate(found.webhooks):
@@ -264,7 +264,7 @@ class Certificates:
             _log.info("the bundle of trusted authorities has changed", configuration=name)
 
     def _use(self, stored: StoredPair) -> None:
-        """Serve what is in use, if it is new and everybody trusts it."""
+        """Serve what is in use, if it is new and all configurations trust it."""
         pair = stored.current
         if pair is None or pair == self.served or not self._usable(pair):
             return

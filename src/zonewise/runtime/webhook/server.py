@@ -1,29 +1,29 @@
-"""An HTTPS server that answers API servers' questions before they write.
+"""An HTTPS server that answers admission requests of API servers.
 
 Handlers are found by path. Each call is decoded, handed to its handler within the time the API
-server has left for it (``?timeout=``, less a little for the way back), and answered. At most
+server has left for it (``?timeout=``, less a little for the response), and answered. At most
 ``concurrent`` handlers run at a time; ``waiting`` more calls may wait for their turn, the next one
 is turned away, so that a burst costs time and never memory. A call is counted before its body is
 read. Bodies are bounded, and so are all of them together: a large one is read when there is room
 for it among those that are under way, in the order of arrival; small ones, which nearly all are,
 need no more room than their number allows and never wait for large ones.
 
-Who connects and does not finish a request is hung up on (``zonewise.runtime.serving.connection``),
+A client that does not finish a request is disconnected (``zonewise.runtime.serving.connection``),
 and there are never more connections than descriptors (``zonewise.runtime.serving.listener``).
 
-A handler in ``instead`` gates something, and a call that fails would open the gate wherever the
-configuration ignores failures. Its calls do not wait for a turn (it bounds its own work), and what
-it cannot answer, in time or at all, is answered with what is given: a burst of 500 deletions is
-told to come back, never let through.
+A handler in ``instead`` is a gate, and a call that fails would open it wherever the configuration
+ignores failures. Its calls do not wait for a turn (it bounds its own work), and what it cannot
+answer, in time or at all, is answered with what is given: a burst of 500 deletions is answered with
+"retry", never let through. It has ``judging`` seconds, and no more than half of those the API
+server waits: an answer that a busy machine sends too late is a failure, too.
 
 A handler that raises, or is not done in time, makes the *call* fail with one sentence; whether the
-write goes on then is what the webhook configuration's ``failurePolicy`` says. What the exception
-was goes to the log, not to the user. A handler says no by returning ``Denied``, never by raising.
+write continues then is what the webhook configuration's ``failurePolicy`` says. What the exception
+was goes to the log, not to the user. A handler refuses by returning ``Denied``, never by raising.
 
 TLS shows the newest certificate to each new connection and leaves open ones alone
-(``zonewise.runtime.webhook.server_context``). The server asks no client certificate: API servers
-have none to show by default, and an answer to a stranger tells nothing that the stranger did not
-send.
+(``zonewise.runtime.webhook.server_context``). The server requests no client certificate: API
+servers have none by default, and an answer reveals nothing that the client did not send.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ from zonewise.runtime.monitoring.monitor import parse_listen
 from zonewise.runtime.process.logs import logger
 from zonewise.runtime.serving.connection import Connections, HeaderLimits, HttpRequest
 from zonewise.runtime.serving.listener import Encryption, Listener
-from zonewise.runtime.webhook.admission import Allowed, Answer, Handler, decode, encode
+from zonewise.runtime.webhook.admission import AdmissionAnswer, Allowed, Handler, decode, encode
 from zonewise.runtime.webhook.server_context import ServerContext
 
-Outcome = Literal["allowed", "denied", "failed", "late", "busy", "bad"]
-Observe = Callable[[str, Outcome, float], None]
+ReviewOutcome = Literal["allowed", "denied", "failed", "late", "busy", "bad"]
+Observe = Callable[[str, ReviewOutcome, float], None]
 
 LISTEN = ":9443"
 SMALL = 64 << 10
@@ -67,12 +67,13 @@ class WebhookLimits:
 
     A body holds the new and the old object, of 3 MiB at most each; ``bodies`` is what all large
     ones under way may have together. A connection is closed after ``calls``, so that API servers
-    spread over replicas that came later.
+    spread over replicas that were added later.
     """
 
     body: int = 8 << 20
     bodies: int = 24 << 20
     deadline: float = 10.0
+    judging: float = 5.0
     concurrent: int = 32
     waiting: int = 256
     gated: int = 4096
@@ -84,7 +85,7 @@ class WebhookLimits:
 class Failed(Exception):
     """A call that gets no answer to its question, with the HTTP status and a sentence."""
 
-    def __init__(self, code: int, outcome: Outcome, sentence: str) -> None:
+    def __init__(self, code: int, outcome: ReviewOutcome, sentence: str) -> None:
         super().__init__(sentence)
         self.code = code
         self.outcome = outcome
@@ -99,7 +100,7 @@ class Incoming:
 
 
 class Room:
-    """Bytes that those inside may have together; who finds no room waits, in order of arrival."""
+    """Bytes that concurrent bodies may have together; without room a call waits its turn."""
 
     def __init__(self, size: int) -> None:
         self._free = size
@@ -135,14 +136,14 @@ class Room:
 
 
 class AdmissionDispatcher:
-    """Takes calls and hands them to handlers; knows nothing of HTTP or TLS."""
+    """Takes calls and hands them to handlers; independent of HTTP and TLS."""
 
     def __init__(
         self,
         handlers: Mapping[str, Handler],
         *,
         limits: WebhookLimits | None = None,
-        instead: Mapping[str, Answer] | None = None,
+        instead: Mapping[str, AdmissionAnswer] | None = None,
         observe: Observe | None = None,
     ) -> None:
         self.limits = limits or WebhookLimits()
@@ -159,13 +160,14 @@ class AdmissionDispatcher:
     ) -> bytes:
         """Answer one call, or raise ``Failed``; its body may not have been read then."""
         begin = time.perf_counter()
-        outcome: Outcome = "failed"
+        outcome: ReviewOutcome = "failed"
         try:
-            seconds = self._seconds(timeout)
             if path in self._instead:
+                seconds = self.limits.judging
+                seconds = seconds if timeout is None else min(seconds, timeout / 2)
                 answer, encoded, outcome = await self._gate(path, body, seconds)
                 return encoded
-            answer, encoded = await self._counted(path, body, seconds)
+            answer, encoded = await self._counted(path, body, self._seconds(timeout))
             outcome = "allowed" if isinstance(answer, Allowed) else "denied"
         except Failed as failure:
             outcome = failure.outcome
@@ -179,7 +181,7 @@ class AdmissionDispatcher:
 
     async def _gate(
         self, path: str, body: bytes | Incoming, seconds: float
-    ) -> tuple[Answer, bytes, Outcome]:
+    ) -> tuple[AdmissionAnswer, bytes, ReviewOutcome]:
         """Answer a call that must not fail: what goes wrong is answered ``instead``.
 
         An answer names the call it is for, so even a call too many is read, in the same room as all
@@ -194,8 +196,8 @@ class AdmissionDispatcher:
             raise Failed(408, "late", "the body did not arrive in time") from None
         except ParseError as error:
             raise Failed(400, "bad", str(error)) from error
-        outcome: Outcome
-        answer: Answer = self._instead[path]
+        outcome: ReviewOutcome
+        answer: AdmissionAnswer = self._instead[path]
         if self._gated >= self.limits.gated:
             return answer, encode(request, answer), "busy"
         self._gated += 1
@@ -221,7 +223,7 @@ class AdmissionDispatcher:
 
     async def _counted(
         self, path: str, body: bytes | Incoming, seconds: float
-    ) -> tuple[Answer, bytes]:
+    ) -> tuple[AdmissionAnswer, bytes]:
         handler = self._handlers.get(path)
         if handler is None:
             raise Failed(404, "bad", f"there is no webhook at {path}")
@@ -245,7 +247,9 @@ class AdmissionDispatcher:
         finally:
             self._inside -= 1
 
-    async def _answer(self, path: str, handler: Handler, body: bytes) -> tuple[Answer, bytes]:
+    async def _answer(
+        self, path: str, handler: Handler, body: bytes
+    ) -> tuple[AdmissionAnswer, bytes]:
         try:
             request = decode(body)
         except ParseError as error:
@@ -270,7 +274,7 @@ class AdmissionDispatcher:
 
 
 class BodyEncryption(Encryption):
-    """TLS for connections over which megabytes come."""
+    """TLS for connections that receive megabytes."""
 
     max_size = SMALL
 
@@ -288,7 +292,7 @@ class WebhookServer:
         self._listener: Listener | None = None
         self._calls: WeakKeyDictionary[object, int] = WeakKeyDictionary()
         self.port = 0
-        """The port it listens on, once started; useful when 0 was asked for."""
+        """The port it listens on, once started; useful when 0 was requested."""
 
     async def __aenter__(self) -> Self:
         await self.start()

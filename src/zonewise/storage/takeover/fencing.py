@@ -1,9 +1,9 @@
-"""Whether a node may stage a volume that somebody else has. Pure.
+"""Whether a node may stage a volume that another node has staged. Pure.
 
-A volume that one node writes at a time says who has it. Another node takes it only from a dead one,
-and dead is who is in a domain that was taken over: that is what a takeover declares. Then the old
-holder is fenced first, because a node that nobody hears of may still write. Nobody is fenced on the
-way home: who stood in is alive, and lets go when its pod has ended.
+A single-node-writer volume records its holder. Another node takes it only from a dead one, and a
+node is dead if its domain was taken over: that is what a takeover declares. Then the old holder is
+fenced first, because a node that is unreachable may still write. No node is fenced on the way home:
+the node that stood in is alive, and unstages the volume when its pod has ended.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from zonewise.storage.takeover.standing_in import TakeoverMap, domain_name
 
 @dataclass(frozen=True, slots=True)
 class VolumeHolder:
-    """The node that has a volume staged, as it wrote down itself; no name: somebody unknown."""
+    """The node that has a volume staged, as that node recorded it; unknown without a name."""
 
     node: str = ""
     at: Segments = field(default_factory=dict)
     """The node's domain, in the order of its labels."""
     live: bool = True
-    """Whether it is connected to the volume now, as far as anybody can see."""
+    """Whether it is connected to the volume now, as far as can be seen."""
 
     def text(self) -> str:
         """As it is kept with the volume."""
@@ -34,7 +34,7 @@ class VolumeHolder:
 
     @classmethod
     def read(cls, text: str) -> VolumeHolder:
-        """What was kept; what cannot be read was written by somebody unknown."""
+        """What was kept; what cannot be read was written by an unknown holder."""
         try:
             found = json.loads(text)
             at = {str(name): str(value) for name, value in found["at"].items()}
@@ -68,7 +68,7 @@ def before_staging(
 ) -> FenceDecision:
     """What a node has to do about the holder of a volume before it stages it.
 
-    ``home`` is the volume's domain; who does not say where it is, is taken to be there.
+    ``home`` is the volume's domain; a holder without a domain is assumed to be there.
     """
     if holder is None or (holder.node and holder.node == node.node):
         return FenceDecision(

@@ -1,13 +1,14 @@
-"""Who stands in for whom, and how that is labelled.
+"""Which domain stands in for which, and how that is labelled.
 
 A volume's node affinity can never change, so it names two places from the beginning: its home, and
-"a node that stands in for its home", one label that no node has until somebody takes over. Taking
+"a node that stands in for its home", one label that no node has until there is a takeover. Taking
 over is putting that label on nodes, giving back is removing it. Neither touches volumes, nor the
 keys that nodes report: a provisioner that finds nodes with different keys leaves some of them out.
 
 A domain is called by its values from the largest to the smallest, ``r1/zone-a``, or shorter by the
-last of them, ``zone-a``. A larger domain covers those within it: who stands in for ``r1`` stands in
-for ``r1/zone-a``, too. ``all`` are the nodes of every domain that is not taken over itself.
+last of them, ``zone-a``. A larger domain covers those within it: a node that stands in for ``r1``
+stands in for ``r1/zone-a``, too. ``all`` are the nodes of every domain that is not taken over
+itself.
 
 The label is ``topology.<driver>/takeover.<domain>``. Names that do not fit, and those that two
 domains might share once they are joined, end in a hash of the domain.
@@ -32,7 +33,7 @@ ALL = "all"
 YES = "true"
 HASH_DIGITS = 10
 TAKEN_POOL_DEAD = "TakenPoolDead"
-"""The reason of a warning that only somebody who asks the storage can give."""
+"""The reason of a warning that only a caller with access to the storage can give."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +168,7 @@ def home_of(volume: PersistentVolume, labels: DomainLabels) -> dict[str, str]:
 
 
 def named_domains(takeover: TakeoverMap, labels: DomainLabels) -> list[dict[str, str]]:
-    """The failed domains that are called by their full names, so that no pool need tell them."""
+    """The failed domains that are called by their full names, so that no pool must list them."""
     return [
         dict(zip(labels.names, values, strict=True))
         for source in takeover.targets
@@ -220,7 +221,7 @@ def away_from_home(
 ) -> tuple[Reason, ...]:
     """What still runs outside of its volume's domain, to be reported when domains are given back.
 
-    Nobody is evicted: what runs goes on, and finds its way home when it is started again. What is
+    No pod is evicted: pods keep running, and return home when they are started again. A pod that is
     away from a domain that is still taken over is where it should be.
     """
     away = sorted(
@@ -254,7 +255,7 @@ def _way_home(use: VolumeUse, takeover: TakeoverMap) -> str:
 def takeover_warnings(
     takeover: TakeoverMap, pools: Iterable[Pool], nodes: Iterable[Segments]
 ) -> tuple[Reason, ...]:
-    """What is wrong with a map that can be read: names nobody knows, pools that died as well.
+    """What is wrong with a map that can be read: unknown names, pools that failed as well.
 
     All domains are given in the order of their labels.
     """
@@ -278,7 +279,7 @@ def takeover_warnings(
             Reason(
                 code=TAKEN_POOL_DEAD,
                 message=f"pool {pool.name} of {source} has no living part: its volumes cannot be"
-                " used from anywhere until it is back, whoever takes over",
+                " used from anywhere until it is back, whichever domain takes over",
                 object=f"Pool/{pool.name}",
                 fix="Take over domains only whose pools keep replicas in others.",
             )

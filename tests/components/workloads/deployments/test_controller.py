@@ -30,7 +30,7 @@ from zonewise.api.objects.apps import Deployment, ReplicaSet
 from zonewise.api.objects.pod import Pod
 from zonewise.components.disruption.budgets import Budgets
 from zonewise.components.workloads.deployments.controller import Deployments
-from zonewise.components.workloads.removal import Mode
+from zonewise.components.workloads.removal import RemovalMode
 from zonewise.components.workloads.replicasets.controller import ReplicaSets
 from zonewise.disruption.steering import REDUCE_TO
 from zonewise.runtime.controller.components import ComponentGroup
@@ -59,7 +59,7 @@ async def deployed(cluster: VirtualCluster, replicas: int = 10, **spec: Any) -> 
 
 
 @pytest.mark.parametrize("removal", ["evict", "delete"])
-async def test_a_rollout_stays_within_its_limits(removal: Mode) -> None:
+async def test_a_rollout_stays_within_its_limits(removal: RemovalMode) -> None:
     """Ten pods change two by two and three by three; neither limit is broken at any change."""
     parts = {
         **WITH_BUDGETS,

@@ -1,13 +1,13 @@
 """DaemonSets: the shell around ``plan``.
 
-A pass claims the set's pods and revisions, finds or records the revision of its template, asks for
-every node whether it is meant, lets the plan decide, does that, and writes the status. *Concurrent*
-are sets, and the creations and deletions of one pass; at most ``BURST`` of each. A pass costs time
-in proportion to the nodes, so ``pacing`` spaces passes over many.
+A pass claims the set's pods and revisions, finds or records the revision of its template, checks
+for every node whether it is eligible, lets the plan decide, carries it out, and writes the status.
+*Concurrent* are sets, and the creations and deletions of one pass; at most ``BURST`` of each. A
+pass costs time in proportion to the nodes, so ``pacing`` spaces passes over many.
 
-A change of a node wakes up only the sets that have to do something about it: a pod is missing, one
-may not stay, or one that was misplaced may be right again. So a new taint that merely keeps
-newcomers off is noticed in the status with the set's next pass, as on a real cluster.
+A change of a node enqueues only the sets that have to do something about it: a pod is missing, one
+may not stay, or one that was misplaced may be right again. So a new NoSchedule taint is seen in the
+status with the set's next pass, as on a real cluster.
 
 *In memory* are only pauses: a pod that failed is replaced at once the first time, then after a
 second, two, four, up to ``LONGEST_PAUSE``, per node and generation.
@@ -37,7 +37,7 @@ from zonewise.components.workloads.daemonsets.plan import (
     DaemonSetRule,
     Spot,
 )
-from zonewise.components.workloads.removal import Mode
+from zonewise.components.workloads.removal import RemovalMode
 from zonewise.components.workloads.revisions import HISTORY, REVISION_LABEL
 from zonewise.components.workloads.set_controller import Pass, SetController
 from zonewise.disruption import BudgetsCache
@@ -90,7 +90,7 @@ class Pauses:
         return {node: seconds for node, seconds in left.items() if seconds > 0}
 
     def forget(self, key: Key) -> None:
-        """The set is gone."""
+        """The set is deleted."""
         self._pauses.pop(key, None)
 
 
@@ -101,7 +101,7 @@ class DaemonSets(SetController[DaemonSet]):
         self,
         context: ComponentContext,
         *,
-        removal: Mode = "evict",
+        removal: RemovalMode = "evict",
         budgets_cache: BudgetsCache | None = None,
     ) -> None:
         super().__init__(
@@ -117,7 +117,7 @@ class DaemonSets(SetController[DaemonSet]):
         return len(self.nodes)
 
     def forget(self, key: Key) -> None:
-        """A set is gone."""
+        """A set is deleted."""
         super().forget(key)
         self.pauses.forget(key)
 
@@ -172,11 +172,11 @@ class _Pass(Pass[DaemonSet]):
         return self.ended(pods)
 
     def gone(self, pod: Pod) -> None:
-        """Tell that a pod was taken down."""
+        """Record an event that a pod was deleted."""
         self._tell("SuccessfulDelete", f"Deleted pod: {pod.metadata.name}")
 
     def stuck(self, pod: Pod, error: ZonewiseError) -> None:
-        """Tell that a pod could not be deleted."""
+        """Record an event that a pod could not be deleted."""
         self._tell("FailedDelete", f"Error deleting: {error}", type="Warning")
 
     def _spots(self, place: NodePlacement, pods: tuple[Pod, ...]) -> tuple[list[Spot], list[Pod]]:
@@ -217,7 +217,7 @@ class _Pass(Pass[DaemonSet]):
                 raise error
 
     async def _delete(self, decision: DaemonSetPlan, generation: int) -> None:
-        """Take away what is no use, whatever budgets say."""
+        """Delete pods that should not run, whatever budgets say."""
         going = decision.departures[:BURST]
         for one in going:
             where = f"{'/'.join(one.pod.key)} on node {one.node}"
@@ -277,7 +277,7 @@ class _Pass(Pass[DaemonSet]):
 
 
 def rule_of(group: DaemonSet, revision: str) -> DaemonSetRule:
-    """What a set asks for, given the hash of its revision."""
+    """What a set specifies, given the hash of its revision."""
     strategy = group.spec.update_strategy
     rolling = strategy.rolling_update
     generation = group.metadata.annotations.get(TEMPLATE_GENERATION, "")
@@ -299,7 +299,7 @@ def _hash(revision: ControllerRevision) -> str:
 
 
 def _sparse(status: DaemonSetStatus) -> dict[str, object]:
-    """The members of a status; those that are never sent as zero are taken away."""
+    """The members of a status; those that are never sent as zero are removed."""
     return {
         "observedGeneration": status.observed_generation,
         "currentNumberScheduled": status.current_number_scheduled,

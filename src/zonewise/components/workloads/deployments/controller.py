@@ -1,13 +1,13 @@
-"""The Deployment controller: one ReplicaSet per template, and the way from one to the next.
+"""The Deployment controller: one ReplicaSet per template, and the rollout between them.
 
 One pass over a Deployment: claim its ReplicaSets, plan (``rollout``), write what the plan says,
 then the status (``rollout_status``) if it differs. *Parallel* are Deployments, never two passes
-over one. Nothing is planned while a store lacks something this controller wrote before: a plan made
-from half of the last one would count pods twice.
+over one. Nothing is planned while a store lacks something this controller wrote before: planning
+from a partial state would count pods twice.
 
-The ReplicaSets are changed by absolute sizes, so a write that is repeated after a crash
-changes nothing. *Retried* with growing pauses is whatever the server refuses. A name that is taken
-by a ReplicaSet with another template is counted as a collision, and the next pass hashes anew.
+The ReplicaSets are changed by absolute sizes, so a write that is repeated after a crash changes
+nothing. *Retried* with growing pauses is whatever the server refuses. A name that is taken by a
+ReplicaSet with another template is counted as a collision, and the next pass hashes again.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from zonewise.components.workloads.deployments.rollout import (
     sorted_sets,
 )
 from zonewise.components.workloads.pacing import Pacing
-from zonewise.components.workloads.removal import Mode
+from zonewise.components.workloads.removal import RemovalMode
 from zonewise.components.workloads.replicasets.replicas import aim
 from zonewise.components.workloads.triggers import members
 from zonewise.disruption.steering import REDUCE_TO
@@ -57,7 +57,7 @@ WORKERS = 8
 class Deployments:
     """Rolls every Deployment out; ``removal`` says whether pods are evicted or deleted."""
 
-    def __init__(self, context: ComponentContext, *, removal: Mode = "evict") -> None:
+    def __init__(self, context: ComponentContext, *, removal: RemovalMode = "evict") -> None:
         self._client = context.client
         self._recorder = context.recorder
         self._clock = context.clock
@@ -68,7 +68,7 @@ class Deployments:
         self._deployments = self.controller.watches(Deployment, own_key)
         woken = members(self._deployments, Deployment.resource.kind)
         self._sets = indexed(self.controller.watches(ReplicaSet, woken))
-        # Pods are only looked up; ReplicaSets tell when something about them has changed.
+        # Pods are only looked up; Deployments are enqueued by their ReplicaSets.
         self._pods = indexed(self.controller.reads(Pod))
         self._own: Expectations[Key, Deployment] = Expectations(self._deployments)
         self._expected: Expectations[Key, ReplicaSet] = Expectations(self._sets)

@@ -1,10 +1,10 @@
-"""What a Deployment does next: which ReplicaSet is made, grows, shrinks or is forgotten.
+"""What a Deployment does next: which ReplicaSet is made, grows, shrinks or is deleted.
 
 A Deployment has one ReplicaSet for each template it had. The *new* one has the present template;
 the others are *old*. A rollout moves the pods from the old ones to the new one between two limits:
 never more than ``replicas + surge`` pods, never fewer than ``replicas - unavailable`` available
-ones. Percentages of surge round up, those of unavailable round down; if both come to nothing, one
-pod may be unavailable, or nothing would ever move.
+ones. Percentages of surge round up, those of unavailable round down; if both are zero, one pod may
+be unavailable, or nothing would ever move.
 
 A pass is what Kubernetes' controller does in one: a new ReplicaSet is created as large as the
 surge allows and the old ones shrink in the same pass; later passes either grow the new one or
@@ -13,22 +13,22 @@ shrink old ones, unavailable pods first. Outside of a rollout, and while it is p
 
 **Evict instead of delete.** If taking a pod down may be refused, "shrink" is a request, and two
 things go wrong when it is taken for done. The sum of ``spec.replicas`` would no longer bound the
-living pods, so the new ReplicaSet would grow beyond the surge while the old pods are still there.
-And available pods that are about to go would be counted again and again, until all old pods are
-wished away; once the budget opens they would go at once, far beyond ``unavailable``.
+live pods, so the new ReplicaSet would grow beyond the surge while the old pods still exist. And
+available pods whose removal is pending would be counted again and again, until removal of all old
+pods is requested; once the budget opens they would be removed at once, far beyond ``unavailable``.
 
 So the request is written as an annotation on the ReplicaSet, and ``spec.replicas`` stays what the
 ReplicaSet still holds: its controller lowers it by what was granted, see ``replicas``. Here then
 
-- room to grow is counted in ``spec.replicas``: what is wished away still takes its place;
-- what may be taken down is counted in aims: what is wished away counts as gone already.
+- room to grow is counted in ``spec.replicas``: a pod whose removal is requested still counts;
+- what may be removed is counted in aims: a pod whose removal is requested counts as removed.
 
 The first makes the surge hold whatever is refused, the second makes ``unavailable`` hold whatever
 is granted, in any order. Where pods are deleted there are no such requests, both counts are the
 same, and the arithmetic is Kubernetes' own. A request survives restarts, and is void once the
 ReplicaSet is to grow again.
 
-Everything here is a function of its arguments. ReplicaSets may come in any order.
+Everything here is a function of its arguments. ReplicaSets may be in any order.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class RolloutPlan:
     resizes: tuple[Resize, ...] = ()
     forget: tuple[ReplicaSet, ...] = ()
     scaling: bool = False
-    """Whether this pass only scales: it tells nothing about a rollout's progress."""
+    """Whether this pass only scales: it says nothing about a rollout's progress."""
 
 
 def limits(deployment: Deployment) -> RolloutLimits:
@@ -137,7 +137,7 @@ def sorted_sets(deployment: Deployment, sets: Iterable[ReplicaSet]) -> Sets:
 
 
 def plan(deployment: Deployment, sets: Sets, *, old_pods: bool) -> RolloutPlan:
-    """The next pass; ``old_pods`` says whether pods of old ReplicaSets are still there."""
+    """The next pass; ``old_pods`` says whether pods of old ReplicaSets still exist."""
     if deployment.spec.paused:
         return RolloutPlan(
             resizes=scaled(deployment, sets), forget=surplus(deployment, sets), scaling=True
@@ -183,8 +183,8 @@ def _grown(bounds: RolloutLimits, sets: Sets, new: ReplicaSet) -> int:
 def _shrunk(bounds: RolloutLimits, sets: Sets, made: int = 0) -> tuple[Resize, ...]:
     """The old ReplicaSets that may be smaller; ``made`` pods are just being created.
 
-    Nothing is taken down on news that is older than the sizes: a ReplicaSet that shrank and grew
-    again would be believed to have the pods it had before.
+    Nothing is removed by a status that is older than the sizes: a ReplicaSet that shrank and grew
+    again would count the pods it had before.
     """
     if any(aim(one) and not _observed(one) for one in sets.all):
         return ()
@@ -276,7 +276,7 @@ def _within(bounds: RolloutLimits, sets: Sets, sizes: Mapping[str, int]) -> tupl
 
 
 def complete(deployment: Deployment, status: DeploymentStatus) -> bool:
-    """Whether a status says that all pods are there, new and available, and no others."""
+    """Whether a status says that all pods are updated and available, and no others exist."""
     counts = {status.replicas, status.updated_replicas, status.available_replicas}
     return (
         counts == {deployment.spec.replicas}
@@ -299,7 +299,7 @@ def surplus(deployment: Deployment, sets: Sets) -> tuple[ReplicaSet, ...]:
 
 
 def revision(one: ReplicaSet) -> int:
-    """The revision a ReplicaSet stands for."""
+    """The revision of a ReplicaSet."""
     return _number(one.metadata.annotations.get(REVISION))
 
 

@@ -1,19 +1,18 @@
 """What is to be done about a Job now. Pure.
 
-A finished pod must be counted exactly once, whatever dies in between. Three steps do that, each of
-which may be the last one before a restart: the uid of a finished pod is written in the status as
-*uncounted*; its tracking finalizer is taken away, so that it may go; the uid leaves the status and
-the counter grows. A pod that still has the finalizer and is not in the status was never looked at;
-a uid in the status whose pod has no finalizer is to be counted. ``JobPlan.status`` is the first
-step, ``JobPlan.release`` the second, ``settled`` the third. Pods of an Indexed Job that succeed
-need no uid: their index in the status says the same.
+A finished pod must be counted exactly once, whatever crashes in between. Three steps do that, each
+of which may be the last one before a restart: the uid of a finished pod is written in the status as
+*uncounted*; its tracking finalizer is removed, so that it can be deleted; the uid leaves the status
+and the counter grows. A pod that still has the finalizer and is not in the status was never
+processed; a uid in the status whose pod has no finalizer is to be counted. ``JobPlan.status`` is
+the first step, ``JobPlan.release`` the second, ``settled`` the third. Pods of an Indexed Job that
+succeed need no uid: their index in the status says the same.
 
 A Job ends in two steps, too: ``SuccessCriteriaMet`` or ``FailureTarget`` says that it is decided,
-and its pods are taken down; ``Complete`` or ``Failed`` follows when none is left and all are
-counted.
+and its pods are deleted; ``Complete`` or ``Failed`` follows when none is left and all are counted.
 
 After failures new pods wait: 10 s, then twice as long each time up to 10 minutes, from the last
-failure; a success ends that. Only that record lives in memory: whoever restarts waits less once.
+failure; a success ends that. Only that is in memory: after a restart the wait is shorter once.
 """
 
 from __future__ import annotations
@@ -78,19 +77,19 @@ class JobPlan:
     doom: tuple[Pod, ...] = ()
     """Running pods of a Job that is decided: delete them; they are still to be counted."""
     shed: tuple[Pod, ...] = ()
-    """Running pods that are too many: release, then delete them; nobody counts them."""
+    """Surplus running pods: release, then delete them; they are not counted."""
     create: tuple[Birth, ...] = ()
     status: JobStatus
     release: tuple[Pod, ...] = ()
     ending: Condition | None = None
-    """The last condition, once everything is counted and gone."""
+    """The last condition, once everything is counted and deleted."""
     backoff: Backoff
     again: float | None = None
     events: tuple[Told, ...] = ()
 
 
 def finished(job: Job) -> Condition | None:
-    """The condition that says that a Job is over."""
+    """The condition of a finished Job."""
     return next(
         (
             one
@@ -107,7 +106,7 @@ def plan(job: Job, pods: Iterable[Pod], *, backoff: Backoff, now: float) -> JobP
 
 
 def settled(plan: JobPlan, status: JobStatus, held: Iterable[Pod], *, now: str) -> JobStatus:
-    """The status after finalizers were taken away; ``held`` are the pods that still have theirs."""
+    """The status after finalizers were removed; ``held`` are the pods that still have theirs."""
     status = _counted(status, {pod.metadata.uid for pod in held})
     uncounted = status.uncounted_terminated_pods or UncountedPods()
     end = plan.ending
@@ -139,7 +138,7 @@ class _Pass:
             for pod in self.pods
             if not ended(pod) and pod.metadata.deletion_timestamp is not None
         ]
-        # What an earlier pass wrote down and whose pods have been released since is counted now.
+        # What an earlier pass recorded and whose pods have been released since is counted now.
         held = {pod.metadata.uid for pod in self.pods if tracked(pod)}
         self.status = _counted(job.status, held)
         uncounted = self.status.uncounted_terminated_pods or UncountedPods()
@@ -282,7 +281,7 @@ class _Pass:
         return (), self._births(missing)
 
     def _surplus(self, least: int) -> tuple[Pod, ...]:
-        """Pods to take down: whose index is wrong or taken, then those least far."""
+        """Pods to delete: whose index is wrong or duplicate, then those least far."""
         surplus: list[Pod] = []
         kept = sorted(self.active, key=progress)
         if self.indexed:
@@ -297,7 +296,7 @@ class _Pass:
         return (*surplus, *kept[: max(least - len(surplus), 0)])
 
     def _births(self, count: int) -> tuple[Birth, ...]:
-        """The first indexes that nobody works on; those that failed wait for their turn."""
+        """The first indexes without a pod; those that failed wait for their turn."""
         busy = {index_of(pod) for pod in self.active} | self.good_indexes
         if self.failed_only:
             busy |= {index_of(pod) for pod in self.leaving}

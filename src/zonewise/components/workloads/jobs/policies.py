@@ -9,7 +9,7 @@ from zonewise.api.objects.pod import ContainerStatus, Pod
 from zonewise.api.struct import Struct
 from zonewise.components.workloads.jobs import completion_indexes
 
-Action = Literal["Count", "Ignore", "FailIndex", "FailJob"]
+FailureAction = Literal["Count", "Ignore", "FailIndex", "FailJob"]
 
 
 class OnExitCodes(Struct):
@@ -30,7 +30,7 @@ class OnPodCondition(Struct):
 class FailureRule(Struct):
     """What is done about pods that failed so."""
 
-    action: Action = "Count"
+    action: FailureAction = "Count"
     on_exit_codes: OnExitCodes | None = None
     on_pod_conditions: tuple[OnPodCondition, ...] = ()
 
@@ -58,7 +58,7 @@ class SuccessPolicy(Struct):
 class PodFailureVerdict:
     """What a failed pod means; ``message`` only if the whole Job fails."""
 
-    action: Action = "Count"
+    action: FailureAction = "Count"
     message: str = ""
 
 
@@ -103,7 +103,7 @@ def enough(policy: SuccessPolicy | None, completions: int, succeeded: frozenset[
 
 
 def _exited(pod: Pod, wanted: OnExitCodes) -> tuple[str, int] | None:
-    """The first container whose exit code is meant, and the code."""
+    """The first container whose exit code matches, and the code."""
     statuses: tuple[ContainerStatus, ...] = (
         pod.status.container_statuses + pod.status.init_container_statuses
     )

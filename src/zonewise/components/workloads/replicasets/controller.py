@@ -1,18 +1,18 @@
-"""The ReplicaSet controller: as many pods as asked for. ReplicationControllers are kept likewise.
+"""The ReplicaSet controller: as many pods as specified. ReplicationControllers work the same.
 
-One pass over a ReplicaSet: claim its pods, count them, create what is missing or take down what is
-too much, follow what its Deployment asks for with ``spec.replicas``, write the status if it
-differs. *Parallel* are ReplicaSets, and within one the creations of a batch; never two passes over
-one ReplicaSet. Nothing is done while the store lacks something this controller wrote before.
+One pass over a ReplicaSet: claim its pods, count them, create what is missing or remove what is too
+much, lower ``spec.replicas`` as its Deployment requests, write the status if it differs. *Parallel*
+are ReplicaSets, and within one the creations of a batch; never two passes over one ReplicaSet.
+Nothing is done while the store lacks something this controller wrote before.
 
-*Bounded*: at most ``BURST`` pods are created or taken down in a pass. A pass that reaches the size
+*Bounded*: at most ``BURST`` pods are created or removed in a pass. A pass that reaches the size
 writes no status, the one that sees the change does; one that leaves more to do writes what it saw,
-so that a large ReplicaSet tells how far it is. ``pacing`` spaces passes over large ReplicaSets; a
+so that a large ReplicaSet shows its progress. ``pacing`` spaces passes over large ReplicaSets; a
 new size does not wait for it.
 
 *Retried* with growing pauses: creations that were refused (a quota, a webhook) and deletions that
 failed; the status says so as ``ReplicaFailure``. Refused evictions are no failure: ``removal`` says
-when to ask again, and news about a budget of the namespace is a reason to ask at once.
+when to retry, and a change of a budget of the namespace is a reason to retry at once.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from zonewise.api.values import selector, times
 from zonewise.components.workloads.adoption import OWNED, claimed, indexed
 from zonewise.components.workloads.creation import Draft, draft, in_batches, namespace_ends
 from zonewise.components.workloads.pacing import Pacing
-from zonewise.components.workloads.removal import Mode, Removal, Taken
+from zonewise.components.workloads.removal import Removal, RemovalMode, Taken
 from zonewise.components.workloads.replicasets import replicas
 from zonewise.components.workloads.replicasets.replicas import ReplicaCount
 from zonewise.components.workloads.replicasets.victims import ranked
@@ -53,7 +53,7 @@ WORKERS = 8
 
 
 class Unfinished(ZonewiseError):
-    """Not all pods could be created or taken down; the ReplicaSet's status tells why."""
+    """Not all pods could be created or removed; the ReplicaSet's status says why."""
 
 
 class ReplicaSets:
@@ -63,7 +63,7 @@ class ReplicaSets:
         self,
         context: ComponentContext,
         *,
-        removal: Mode = "evict",
+        removal: RemovalMode = "evict",
         kind: type[ReplicaSet] = ReplicaSet,
         budgets_cache: BudgetsCache | None = None,
     ) -> None:
@@ -190,10 +190,10 @@ class ReplicaSets:
         return taken
 
     def _recreated(self, owner: ReplicaSet) -> bool:
-        """Whether a Deployment gives up these pods to make them anew.
+        """Whether a Deployment deletes these pods to recreate them.
 
-        It makes no new one before the last old one is gone, so a budget that held one of them
-        would wait for its replacement for ever.
+        It makes no new one before the last old one is deleted, so a budget that held one of them
+        would wait for its replacement forever.
         """
         above = owner.metadata.controller
         if above is None or above.kind != "Deployment" or owner.spec.replicas:

@@ -8,8 +8,8 @@ one step per pass, and the pod's next change brings the next one.
 *Twice is once*: names are given by number and revisions are named by content, deletions carry the
 uid, and a pass waits until the store shows what the last one wrote.
 
-What is taken down goes through ``removal``. *Retried* with backoff is a pass in which something
-failed; its status is written all the same, and events tell what failed.
+Pods are removed through ``removal``. *Retried* with backoff is a pass in which something failed;
+its status is written all the same, and events report what failed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from zonewise.api.objects.pod import Pod
 from zonewise.api.objects.storage import PersistentVolumeClaim
 from zonewise.components.workloads import revisions
 from zonewise.components.workloads.creation import Draft, draft, in_batches, namespace_ends
-from zonewise.components.workloads.removal import Mode
+from zonewise.components.workloads.removal import RemovalMode
 from zonewise.components.workloads.revisions import HASH_LABEL, HISTORY, REVISION_LABEL
 from zonewise.components.workloads.set_controller import Pass, SetController
 from zonewise.components.workloads.statefulsets import claims, ordinals
@@ -55,7 +55,7 @@ class StatefulSets(SetController[StatefulSet]):
         self,
         context: ComponentContext,
         *,
-        removal: Mode = "evict",
+        removal: RemovalMode = "evict",
         budgets_cache: BudgetsCache | None = None,
     ) -> None:
         super().__init__(
@@ -65,11 +65,11 @@ class StatefulSets(SetController[StatefulSet]):
         self.claimed: Expectations[Key, PersistentVolumeClaim] = Expectations(self.claims)
 
     def size(self, group: StatefulSet) -> int:
-        """A pass looks at every pod; who goes step by step waits for each step anyway."""
+        """A pass reads every pod; OrderedReady sets wait for each step anyway."""
         return group.spec.replicas if group.spec.pod_management_policy == "Parallel" else 0
 
     def forget(self, key: Key) -> None:
-        """A set is gone."""
+        """A set is deleted."""
         super().forget(key)
         self.claimed.forget(key)
 
@@ -112,7 +112,8 @@ class _Pass(Pass[StatefulSet]):
             free = [number for number in rule.numbers if number not in taken]
             decision = ordinals.decide(rule, pods, now=self.now, stale=self._stale(free))
             await self._tend(decision)
-            # A pod whose claims could not be given away must not go, or they would stay for ever.
+            # A pod whose claims did not get their owner must not be deleted, or they would stay
+            # forever.
             if not self.errors:
                 await self._create(decision, rule, (current, update))
             if not self.errors:
@@ -122,11 +123,11 @@ class _Pass(Pass[StatefulSet]):
         return self.ended(pods)
 
     def gone(self, pod: Pod) -> None:
-        """Tell that a pod was taken down."""
+        """Record an event that a pod was removed."""
         self._done("delete", f"Pod {pod.metadata.name}")
 
     def stuck(self, pod: Pod, error: ZonewiseError) -> None:
-        """Tell that a pod could not be deleted."""
+        """Record an event that a pod could not be deleted."""
         self._failed("delete", f"Pod {pod.metadata.name}", error)
 
     def _stale(self, numbers: Iterable[int]) -> frozenset[int]:
@@ -146,7 +147,7 @@ class _Pass(Pass[StatefulSet]):
         return stale
 
     async def _tend(self, decision: StatefulSetPlan) -> None:
-        """See to it that pods are what their numbers say, and their claims are whose they are."""
+        """Make pods match their ordinals, and their claims have the right owners."""
         try:
             for pod in decision.claimants:
                 await self._make_claims(pod.metadata.name)
@@ -204,7 +205,7 @@ class _Pass(Pass[StatefulSet]):
         self._done("update", f"Pod {meta.name}")
 
     async def _make_claims(self, pod: str) -> None:
-        """Create the claims of a number that are not there."""
+        """Create the missing claims of an ordinal."""
         group = self.group
         number = number_of(pod, group.metadata.name)
         if number is None or not group.spec.volume_claim_templates:
@@ -227,7 +228,7 @@ class _Pass(Pass[StatefulSet]):
             self._done("create", f"Claim {name} Pod {pod}", ends="success")
 
     async def _give_claims(self, pod: Pod, *, condemned: bool) -> None:
-        """Make a pod's claims belong to whom the retention policy says."""
+        """Give a pod's claims the owners that the retention policy says."""
         group = self.group
         number = number_of(pod.metadata.name, group.metadata.name)
         if number is None or not group.spec.volume_claim_templates:
@@ -300,20 +301,20 @@ class _Pass(Pass[StatefulSet]):
         await revisions.forget(self.client, unused)
 
     def _done(self, verb: str, what: str, *, ends: str = "successful") -> None:
-        """Tell what was done, in the words of the real controller."""
+        """Record what was done, in the words of the real controller."""
         verb = verb.title()
         note = f"{verb} {what} in StatefulSet {self.group.metadata.name} {ends}"
         self.note(f"Successful{verb}", verb, note)
 
     def _failed(self, verb: str, what: str, error: ZonewiseError) -> None:
-        """Tell what could not be done."""
+        """Record what could not be done."""
         verb = verb.title()
         note = f"{verb} {what} in StatefulSet {self.group.metadata.name} failed error: {error}"
         self.note(f"Failed{verb}", verb, note, type="Warning")
 
 
 def rule_of(group: StatefulSet, current: str, update: str) -> StatefulSetRule:
-    """What a set asks for, given the names of its revisions."""
+    """What a set specifies, given the names of its revisions."""
     spec = group.spec
     strategy = spec.update_strategy
     rolling = strategy.rolling_update
@@ -363,7 +364,7 @@ def _identity(name: str) -> dict[str, str]:
 
 
 def _sparse(status: StatefulSetStatus) -> dict[str, object]:
-    """The members of a status; those that are never sent as zero are taken away."""
+    """The members of a status; those that are never sent as zero are removed."""
     return {
         "observedGeneration": status.observed_generation,
         "replicas": status.replicas,

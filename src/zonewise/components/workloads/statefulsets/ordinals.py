@@ -1,23 +1,23 @@
-"""Which pod of a StatefulSet comes or goes next.
+"""Which pod of a StatefulSet is created or deleted next.
 
 Pods are numbered, and a number is an identity: ``web-2`` is made again as ``web-2``. One pass looks
 at the pods in this order, and scaling comes before updating:
 
 1. *Wanted* numbers from low to high. A missing pod is made; one that has finished is deleted, and
-   made again when it is gone.
+   then made again.
 2. *Condemned* pods, whose numbers are beyond the wanted ones, from high to low.
 3. *Outdated* pods from high to low, down to the partition.
 
 **OrderedReady** does one thing at a time and goes no further than a pod that is not available:
-numbers below it are fine, numbers above it wait. A condemned pod that is not available may go only
-if it is the lowest such pod, as then nothing before it can be made better by waiting.
+numbers below it are fine, numbers above it wait. A condemned pod that is not available may be
+deleted only if it is the lowest such pod, as then nothing before it can be made better by waiting.
 **Parallel** neither orders nor waits while it scales.
 
-Updates: without ``maxUnavailable`` one pod at a time goes, whatever its state, and the one before
-must be available again first. With it, so many may be unavailable together, whatever made them so.
-Under ``OnDelete`` nothing is taken down; who deletes a pod gets it back updated.
+Updates: without ``maxUnavailable`` one pod at a time is deleted, whatever its state, and the one
+before must be available again first. With it, so many may be unavailable together, for whatever
+reason. Under ``OnDelete`` nothing is deleted here; a pod that a user deletes is recreated updated.
 
-Time is an argument, and pods may come in any order.
+Time is an argument, and pods may be in any order.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Cause = Literal["finished", "scale-down", "update"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatefulSetRule:
-    """What a StatefulSet asks for; ``current`` and ``update`` are names of revisions."""
+    """What a StatefulSet specifies; ``current`` and ``update`` are names of revisions."""
 
     name: str
     replicas: int
@@ -75,7 +75,7 @@ class StatefulPodRemoval:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatefulSetCounts:
-    """What a status tells about the pods."""
+    """The counts of a status."""
 
     replicas: int = 0
     ready: int = 0
@@ -92,7 +92,7 @@ class StatefulSetPlan:
     claimants: tuple[Pod, ...] = ()
     """Pending pods, which may miss claims."""
     tended: tuple[Pod, ...] = ()
-    """Pods that must be what their number says."""
+    """Pods that must match their ordinal."""
     condemned: tuple[Pod, ...] = ()
     """Pods whose claims may have to go with them."""
     departures: tuple[StatefulPodRemoval, ...] = ()
@@ -109,7 +109,7 @@ def number_of(pod: str, of: str) -> int | None:
 def decide(
     rule: StatefulSetRule, pods: Iterable[Pod], *, now: float, stale: Collection[int] = frozenset()
 ) -> StatefulSetPlan:
-    """One pass; ``stale`` are numbers whose claims still belong to a pod that is gone."""
+    """One pass; ``stale`` are ordinals whose claims still belong to a deleted pod."""
     living: dict[int, Pod] = {}
     beyond: dict[int, Pod] = {}
     for pod in pods:
@@ -120,7 +120,7 @@ def decide(
 
 
 def count(rule: StatefulSetRule, pods: Iterable[Pod], *, now: float) -> StatefulSetCounts:
-    """Count the pods as a status does: leaving pods are there, but of no revision."""
+    """Count the pods as a status does: terminating pods count, but for no revision."""
     replicas = is_up = available = current = updated = 0
     for pod in pods:
         replicas += 1

@@ -1,10 +1,10 @@
-"""What Ceph's client programs are told: the monitors, the key's file, and where they are.
+"""The configuration of Ceph's client programs: monitors, key file, and location.
 
 Programs on librbd (rbd-fuse, rbd-nbd) read a file; the kernel's client gets options. Where the
-cluster has ``readAffinity``, both are told the node's domain, and read from the replica that is
-nearest to it: a label's name is the type of a CRUSH bucket, its value the bucket's name, as in
-``check``. Names that CRUSH does not have match nothing and do no harm. Writes go to the primary, as
-always. ceph-fuse has no such setting (16.2).
+cluster has ``readAffinity``, both get the node's domain, and read from the replica that is nearest
+to it: a label's name is the type of a CRUSH bucket, its value the bucket's name, as in ``check``.
+Names that CRUSH does not have match nothing and do no harm. Writes go to the primary, as always.
+ceph-fuse has no such setting (16.2).
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ import os
 import threading
 from collections.abc import Mapping
 from pathlib import Path
+from urllib.parse import quote
 
 from zonewise.storage.configuration import CephCluster
 
-FILE = "ceph.conf"
 NOWHERE: Mapping[str, str] = {}
 
 
 def mon_host(cluster: CephCluster) -> str:
-    """The monitors as Ceph wants them.
+    """The monitors in Ceph's syntax.
 
-    Where an address does not say which protocol it speaks both are tried, and a wrong key is tried
-    until the time is up, as if nobody answered. Port 3300 is that of the second.
+    Where an address does not name its protocol both are tried, and a wrong key is tried until the
+    timeout, as if no monitor answered. Port 3300 is that of the second protocol.
     """
     return ",".join(_protocol(one) for one in cluster.monitors)
 
@@ -43,22 +43,26 @@ def text(cluster: CephCluster, near: Mapping[str, str] = NOWHERE) -> str:
     return "[global]\n" + "".join(f"{key} = {value}\n" for key, value in settings.items())
 
 
+def path(folder: Path, cluster: CephCluster) -> Path:
+    """Where it is: each cluster has one of its own, because clients start at the same time."""
+    return folder / f"ceph.{quote(cluster.cluster_id, safe='')}.conf"
+
+
 def write(folder: Path, cluster: CephCluster, near: Mapping[str, str] = NOWHERE) -> Path:
-    """Write it; whoever reads it meanwhile sees the old one or the new one."""
+    """Write it atomically: a concurrent reader sees the old file or the new one."""
     folder.mkdir(mode=0o711, parents=True, exist_ok=True)
-    path = folder / FILE
-    fresh = path.with_name(f"{FILE}.{os.getpid()}.{threading.get_ident()}")
+    place = path(folder, cluster)
+    fresh = place.with_name(f"{place.name}.{os.getpid()}.{threading.get_ident()}")
     fresh.write_text(text(cluster, near))
-    fresh.rename(path)
-    return path
+    return fresh.rename(place)
 
 
 def kernel_options(cluster: CephCluster, near: Mapping[str, str] = NOWHERE) -> list[str]:
     """Options for ``rbd device map`` by the kernel.
 
     ``noshare``: each image has a client of its own, so that fencing one leaves the node's others
-    alone. ``noudev``: in a container nobody hears of udev, and we need none of its links. ``rbd``
-    leaves monitors of the second protocol out unless it is asked for.
+    alone. ``noudev``: a container gets no udev events, and we need none of its links. ``rbd``
+    leaves monitors of the second protocol out unless it is requested.
     """
     options = ["noshare", "noudev"]
     told = [_protocol(one) for one in cluster.monitors]

@@ -1,21 +1,21 @@
 """One connection to a Ceph cluster, as the driver's own user.
 
 Every handle has limits: to find a monitor, for a monitor's answer and for an OSD's. Without them a
-dead zone holds a call for ever. The limit of ``connect`` itself is ignored by librados, so they are
-set before. librados asks for a newer map when an operation hangs for ten seconds: with a shorter
-limit it never would, and go on writing to an OSD that the cluster replaced long ago. So it asks
-after two. A write that ran into its limit may still land when the OSD is back: it is UNAVAILABLE,
-never a failure, and whoever comes next looks again.
+dead zone blocks a call forever. librados ignores the timeout of ``connect`` itself, so they are set
+before. librados fetches a newer map when an operation hangs for ten seconds: with a shorter limit
+it never would, and would keep writing to an OSD that the cluster replaced long ago. So it is set to
+two. A write that ran into its limit may still be applied when the OSD is back: it is UNAVAILABLE,
+never a failure, and the next call looks again.
 
-The manager does what it is told one thing after the other, among them things that wait for clients
-of the file system. It has a longer limit and therefore a connection of its own.
+The manager executes commands one after the other, among them some that wait for clients of the file
+system. It has a longer limit and therefore a connection of its own.
 
-A connection is made when it is first needed and is used by all threads; librados is made for it.
+A connection is made when it is first needed and is used by all threads; librados is thread-safe.
 
 A pool is its number, which it keeps when it is renamed and which no other pool ever gets. What a
-name means is looked up again after a second, so that a pool that was made anew is not taken for the
-one before. Whoever asks librados for a pool that it does not know waits for a monitor, without any
-limit: therefore a monitor is asked first, which has one.
+name means is looked up again after a second, so that a pool that was recreated is not taken for its
+predecessor. Opening a pool that librados does not know waits for a monitor, without any limit:
+therefore a monitor is asked first, with a limit.
 """
 
 from __future__ import annotations
@@ -33,13 +33,16 @@ import rbd
 
 from zonewise.csi.backends.ceph.client_conf import mon_host
 from zonewise.csi.status import Code, CsiError
+from zonewise.runtime.process.logs import logger
 from zonewise.storage.configuration import CephCluster
 
 CONNECT_SECONDS = 10
 OPERATION_SECONDS = 5
 MANAGER_SECONDS = 15
+AWAY_SECONDS = 3.0
+"""How long no connection is attempted to a cluster that did not answer."""
 NAME_SECONDS = 1.0
-"""How long a pool's name is believed to mean the same pool."""
+"""How long a pool's name is assumed to mean the same pool."""
 
 _MEANINGS = {
     errno.EPERM: Code.PERMISSION_DENIED,
@@ -50,12 +53,24 @@ _MEANINGS = {
 }
 
 
+_log = logger("csi")
+
+
 class CommandFailed(CsiError):
     """A command that a monitor or the manager refused; ``errno`` is why, and is above 0."""
 
     def __init__(self, errno: int, message: str) -> None:
         super().__init__(_MEANINGS.get(errno, Code.UNAVAILABLE), message)
         self.errno = errno
+
+
+class ShutOut(CsiError):
+    """The connection was blocklisted; another one may do it."""
+
+    def __init__(self, doing: str) -> None:
+        super().__init__(
+            Code.UNAVAILABLE, f"{doing}: the driver's client was blocklisted; ask again"
+        )
 
 
 class PoolMissing(CsiError):
@@ -76,6 +91,7 @@ class Ceph:
         self._manager: rados.Rados | None = None
         self._pools: dict[tuple[int, str], rados.Ioctx] = {}
         self._numbers: dict[str, tuple[int, float]] = {}
+        self._away: tuple[float, CsiError] | None = None
 
     @property
     def client(self) -> str:
@@ -87,7 +103,7 @@ class Ceph:
         return self.numbered(self.number(name), name, namespace)
 
     def numbered(self, number: int, name: str, namespace: str = "") -> rados.Ioctx:
-        """The pool of a number; ``name`` is for people, who are told if it is gone."""
+        """The pool of a number; ``name`` is for the error message if it is deleted."""
         handle = self.handle()
         found = self._pools.get((number, namespace))
         if found is None:
@@ -122,7 +138,7 @@ class Ceph:
         return found
 
     def name_of(self, number: int, guess: str) -> str | None:
-        """How a pool is called now, probably as guessed; None if it is gone."""
+        """A pool's name now, probably as guessed; None if it is deleted."""
         try:
             if self._looked_up(guess) == number:
                 return guess
@@ -151,13 +167,15 @@ class Ceph:
 
     def ask(self, prefix: str, **arguments: Any) -> Any:
         """A monitor's answer."""
-        return self._asked(self.handle().mon_command, prefix, arguments)
+        ask = self.handle().mon_command
+        with self._watched():
+            return self._asked(ask, prefix, arguments)
 
     def manage(self, prefix: str, **arguments: Any) -> Any:
         """The manager's answer."""
         with self._lock:
             if self._manager is None:
-                self._manager = self._connected(MANAGER_SECONDS)
+                self._manager = self._reached(MANAGER_SECONDS)
             manager = self._manager
         return self._asked(manager.mgr_command, prefix, arguments)
 
@@ -165,11 +183,11 @@ class Ceph:
         """The connection, made if there is none."""
         with self._lock:
             if self._handle is None:
-                self._handle = self._connected(self._seconds)
+                self._handle = self._reached(self._seconds)
             return self._handle
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close it."""
         with self._lock:
             for pool in self._pools.values():
                 pool.close()
@@ -179,6 +197,35 @@ class Ceph:
                 if handle is not None:
                     handle.shutdown()
             self._handle = self._manager = None
+
+    def shut_out(self) -> bool:
+        """Whether our address is blocklisted: this connection will never write again."""
+        own = {*client_numbers(self.handle().get_addrs())}
+        return any(client_number(one) in own for one in self.ask("osd dump")["blocklist"])
+
+    def _reached(self, seconds: int) -> rados.Rados:
+        """A connection. Callers that waited while another failed to make it get the same error."""
+        if self._away is not None and time.monotonic() - self._away[0] < AWAY_SECONDS:
+            raise CsiError(self._away[1].code, self._away[1].message)
+        with self._watched():
+            return self._connected(seconds)
+
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        """Reports when a cluster becomes unreachable, and when it is reachable again."""
+        cluster = self.cluster.cluster_id
+        try:
+            yield
+        except CsiError as error:
+            refused = isinstance(error, CommandFailed) and error.errno != errno.ETIMEDOUT
+            if error.code is Code.UNAVAILABLE and not refused:
+                if self._away is None:
+                    _log.warning("a cluster is away", cluster=cluster, why=error.message)
+                self._away = (time.monotonic(), error)
+            raise
+        if self._away is not None:
+            _log.info("a cluster answers again", cluster=cluster)
+        self._away = None
 
     def _connected(self, seconds: int) -> rados.Rados:
         limits = str(seconds)
@@ -198,8 +245,12 @@ class Ceph:
                     "log_file": "/dev/null",
                 },
             )
-            with told(f"connecting to cluster {self.cluster.cluster_id}"):
-                handle.connect()
+            try:
+                with told(f"connecting to cluster {self.cluster.cluster_id}"):
+                    handle.connect()
+            except BaseException:
+                handle.shutdown()  # its threads and files would stay: the module does not free them
+                raise
         except rados.PermissionDeniedError:
             raise CsiError(
                 Code.UNAUTHENTICATED,
@@ -245,4 +296,16 @@ def told(doing: str) -> Iterator[None]:
             Code.UNAVAILABLE, f"{doing}: Ceph did not answer in time; it may still happen"
         ) from error
     except (rados.Error, rbd.Error) as error:
+        if getattr(error, "errno", None) == errno.ESHUTDOWN:
+            raise ShutOut(doing) from error
         raise CsiError(Code.UNAVAILABLE, f"{doing}: {error}") from error
+
+
+def client_numbers(addresses: str) -> Iterator[str]:
+    """The numbers of all addresses of a client: ``v2:10.0.0.1:0/123,v1:…``."""
+    return (client_number(one) for one in addresses.strip("[]").split(","))
+
+
+def client_number(address: str) -> str:
+    """What distinguishes one client of an address from every other."""
+    return address.rpartition("/")[2]

@@ -1,14 +1,14 @@
-"""Who has an RBD image, and how everybody else is shut out of it.
+"""Which node has an RBD image, and how all others are fenced from it.
 
 The holder is written into the image's own metadata (``zonewise.holder``), by compare-and-set on its
-header: of two nodes that want it at once, one learns that the other was faster. It goes with the
+header: of two nodes that try at once, one finds that the other was faster. It is deleted with the
 image. Whether the holder is connected is seen from the image's watchers, which Ceph keeps.
 
-Shutting out is what only Ceph can do: the OSDs are told to answer no more to the addresses that
-watch or lock the image (``osd blocklist``), every OSD that we ask afterwards has heard of it, and
-then the lock is broken. An address has a number that no other client ever has, so nobody is shut
-out by accident, and a node that comes back is let in again with its next client. The entry stays
-for a year: a zone that was lost may wake up after weeks.
+Only Ceph can fence: the addresses that watch or lock the image are blocklisted (``osd blocklist``),
+so that OSDs no longer answer them; every OSD that we use afterwards has the new map; then the lock
+is broken. An address has a nonce that no other client ever has, so no client is fenced by accident,
+and a node that comes back is let in again with its next client. The entry stays for a year: a zone
+that was lost may come back after weeks.
 
 Our own address is never among them.
 """
@@ -16,13 +16,19 @@ Our own address is never among them.
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterable
+from collections.abc import Callable
 from contextlib import suppress
 
 import rados
 import rbd
 
-from zonewise.csi.backends.ceph.connection import Ceph, PoolMissing, told
+from zonewise.csi.backends.ceph.connection import (
+    Ceph,
+    PoolMissing,
+    client_number,
+    client_numbers,
+    told,
+)
 from zonewise.csi.backends.ceph.images import image_name
 from zonewise.csi.backends.ceph.journals.pools import image_pool
 from zonewise.csi.status import Code, CsiError, aborted
@@ -37,20 +43,20 @@ _log = logger("csi")
 
 
 class RbdFencing:
-    """The holders of a cluster's images."""
+    """The holders of images; ``ceph`` says which cluster an entry's is in."""
 
-    def __init__(self, ceph: Ceph) -> None:
+    def __init__(self, ceph: Callable[[JournalEntry], Ceph]) -> None:
         self._ceph = ceph
 
     def holder(self, entry: JournalEntry) -> VolumeHolder | None:
-        """Who has an image; None if nobody wrote down to have it, and nobody watches or locks."""
+        """The holder of an image; None if none is recorded, and it has no watcher and no lock."""
         name = image_name(entry)
         try:
             with told(f"looking who has image {name}"):
                 written = self._written(entry)
                 watching, locking = self._clients(entry)
         except PoolMissing:
-            return None  # what is gone can be unstaged
+            return None  # a deleted image can be unstaged
         if not written and not watching and not locking:
             return None
         found = VolumeHolder.read(written.decode(errors="replace"))
@@ -71,24 +77,23 @@ class RbdFencing:
             raise aborted(f"another node takes image {image_name(entry)} just now; ask again")
 
     def release(self, entry: JournalEntry, node: str) -> None:
-        """Nobody has it any more, if that node had it."""
+        """It has no holder any more, if that node had it."""
         with told(f"letting go of image {image_name(entry)}"), suppress(PoolMissing):
             before = self._written(entry)
             if before and VolumeHolder.read(before.decode(errors="replace")).node == node:
                 self._swap(entry, before, b"")
 
     def fence(self, entry: JournalEntry) -> None:
-        """Shut out everybody who watches or locks an image; raises if that is not certain."""
+        """Fence every client that watches or locks an image; raises if that is not certain."""
         name = image_name(entry)
         with told(f"fencing image {name}"):
             watching, locking = self._clients(entry)
             addresses = sorted({*watching, *(address for _, _, address in locking)})
+            ceph = self._ceph(entry)
             for address in addresses:
-                self._ceph.ask(
-                    "osd blocklist", blocklistop="add", addr=address, expire=float(SECONDS)
-                )
-            self._ceph.newest()
-            with rbd.Image(image_pool(self._ceph, entry), name) as image:
+                ceph.ask("osd blocklist", blocklistop="add", addr=address, expire=float(SECONDS))
+            ceph.newest()
+            with rbd.Image(image_pool(ceph, entry), name) as image:
                 for client, cookie, _ in locking:
                     try:
                         image.break_lock(client, cookie)
@@ -98,11 +103,13 @@ class RbdFencing:
 
     def _clients(self, entry: JournalEntry) -> tuple[list[str], list[tuple[str, str, str]]]:
         """The addresses that watch an image, and client, cookie, address of those that lock it."""
-        handle = self._ceph.handle()
+        handle = self._ceph(entry).handle()
         own = f"client.{handle.get_instance_id()}"
-        numbers = set(_numbers(handle.get_addrs()))
+        numbers = {*client_numbers(handle.get_addrs())}
         try:
-            image = rbd.Image(image_pool(self._ceph, entry), image_name(entry), read_only=True)
+            image = rbd.Image(
+                image_pool(self._ceph(entry), entry), image_name(entry), read_only=True
+            )
         except rbd.ImageNotFound:
             return [], []
         with image:
@@ -110,12 +117,12 @@ class RbdFencing:
             locks = image.list_lockers() or {"lockers": []}
             locking = [tuple(map(str, one)) for one in locks["lockers"] if str(one[0]) != own]
         return (
-            [one for one in watching if _number(one) not in numbers],
-            [(one[0], one[1], one[2]) for one in locking if _number(one[2]) not in numbers],
+            [one for one in watching if client_number(one) not in numbers],
+            [(one[0], one[1], one[2]) for one in locking if client_number(one[2]) not in numbers],
         )
 
     def _written(self, entry: JournalEntry) -> bytes:
-        pool = image_pool(self._ceph, entry)
+        pool = image_pool(self._ceph(entry), entry)
         with rados.ReadOpCtx() as operation:
             found, _ = pool.get_omap_vals_by_keys(operation, (KEY,))
             try:
@@ -126,7 +133,7 @@ class RbdFencing:
 
     def _swap(self, entry: JournalEntry, before: bytes, after: bytes) -> bool:
         """Write it if it is still as it was; False, and nothing is written, if it is not."""
-        pool = image_pool(self._ceph, entry)
+        pool = image_pool(self._ceph(entry), entry)
         with rados.WriteOpCtx() as operation:
             operation.omap_cmp(KEY, before.decode())
             if after:
@@ -142,15 +149,9 @@ class RbdFencing:
         return True
 
     def _header(self, entry: JournalEntry) -> str:
-        id = image_pool(self._ceph, entry).read(f"rbd_id.{image_name(entry)}", 256)[4:].decode()
+        id = (
+            image_pool(self._ceph(entry), entry)
+            .read(f"rbd_id.{image_name(entry)}", 256)[4:]
+            .decode()
+        )
         return f"rbd_header.{id}"
-
-
-def _numbers(addresses: str) -> Iterable[str]:
-    """The numbers of all addresses of a client: ``v2:10.0.0.1:0/123,v1:…``."""
-    return (_number(one) for one in addresses.strip("[]").split(","))
-
-
-def _number(address: str) -> str:
-    """What tells one client of an address from every other."""
-    return address.rpartition("/")[2]

@@ -5,11 +5,11 @@
     <data>/fs/<uuid>    ceph-fuse, rooted in the subvolume: its quota is the size of the mount
     staging, targets    binds of that folder
 
-From the folder on, all is as with folders of this machine. The kernel's client is not offered:
-nothing of it can be tried where this is built.
+From the folder on, everything is as with local folders. The kernel's client is not offered: it
+cannot be tested where this is built.
 
-Where a ceph-fuse died, its mounts answer nothing: usage says so, and whoever stages and publishes
-again has a new one in their place.
+Where a ceph-fuse died, its mounts do not respond: usage says so, and staging and publishing again
+replaces them.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from zonewise.csi.backends.ceph import client_conf, fuse
-from zonewise.csi.backends.ceph.connection import Ceph
 from zonewise.csi.backends.ceph.subvolumes import FILE_SYSTEM
 from zonewise.csi.backends.contract import Usage, Wanted
 from zonewise.csi.backends.embedded import mounts
 from zonewise.csi.backends.embedded.node import FolderNode
 from zonewise.csi.status import Code, CsiError, not_found, precondition
+from zonewise.storage.configuration import CephCluster
 from zonewise.storage.journal import JournalEntry
 from zonewise.storage.takeover.fencing import VolumeHolder
 
@@ -62,10 +62,15 @@ class FuseFolders:
 class CephFsNode(FolderNode):
     """Brings subvolumes to paths of this machine."""
 
-    def __init__(self, ceph: Ceph, data: Path, path: Callable[[JournalEntry], str]) -> None:
+    def __init__(
+        self,
+        cluster: Callable[[JournalEntry], CephCluster],
+        data: Path,
+        path: Callable[[JournalEntry], str],
+    ) -> None:
         self._folders = FuseFolders(data)
         super().__init__(self._folders)
-        self._ceph = ceph
+        self._cluster = cluster
         self._path = path
 
     def stage(self, entry: JournalEntry, staging: Path, wanted: Wanted) -> None:
@@ -88,11 +93,11 @@ class CephFsNode(FolderNode):
             self._hide(uuid)
 
     def holder(self, entry: JournalEntry, staging: Path) -> VolumeHolder | None:
-        """Nobody: many nodes may write at once."""
+        """None: many nodes may write at once."""
         return None
 
     def release(self, entry: JournalEntry, node: str) -> None:
-        """Nobody had it to itself."""
+        """Nothing to do: no node held it exclusively."""
 
     def publish(self, entry: JournalEntry, staging: Path, target: Path, wanted: Wanted) -> None:
         """Show the staged volume at a pod's path."""
@@ -103,14 +108,14 @@ class CephFsNode(FolderNode):
             fuse.detach(target)
         super().publish(entry, staging, target, wanted)
 
-    def unpublish(self, target: Path) -> None:
+    def unpublish(self, uuid: str, target: Path) -> None:
         """Remove the mount and then the path itself."""
         if fuse.dead(target):
             fuse.detach(target)
-        super().unpublish(target)
+        super().unpublish(uuid, target)
 
     def usage(self, entry: JournalEntry, path: Path) -> Usage:
-        """How full it is: the client tells the quota as the size."""
+        """How full it is: the client reports the quota as the size."""
         self._staged(entry, path)
         found = os.statvfs(path)
         unit = found.f_frsize
@@ -147,7 +152,7 @@ class CephFsNode(FolderNode):
             if not fuse.dead(folder):
                 return
             fuse.end(folder)
-        cluster = self._ceph.cluster
+        cluster = self._cluster(entry)
         flags = [word for flag in wanted.flags for word in flag.split(",") if word]
         fuse.begin(
             [

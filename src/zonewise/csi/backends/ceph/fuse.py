@@ -1,12 +1,12 @@
 """Clients of Ceph in user space, one process per volume: started, found again, ended.
 
-A client goes on when the driver is restarted and is found again by its mount. It is gone when its
-process is, not when the mount is: what it has not written yet it writes after ``umount``. One that
-died leaves a mount that answers nothing, which is taken away before another is begun.
+A client keeps running when the driver is restarted and is found again by its mount. It has ended
+when its process has, not when the mount is removed: it flushes after ``umount``. One that died
+leaves a mount that does not respond, which is removed before another client is started.
 
 An RBD image is shown as a file by rbd-fuse, and a loop device makes a disk of it. There is one
 rbd-fuse per staged volume, because it keeps every image it has opened until it ends. From the file
-on, all is as with image files: the same devices, mounts, publishing and growing.
+on, everything is as with image files: the same devices, mounts, publishing and growing.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def begin(command: Sequence[str], folder: Path, answers: Callable[[], bool]) -> 
 
 
 def end(folder: Path) -> None:
-    """Unmount a folder and wait for its client to be gone."""
+    """Unmount a folder and wait for its client to exit."""
     end_at = time.monotonic() + SECONDS
     while True:
         try:
@@ -90,7 +90,7 @@ def dead(path: Path) -> bool:
 
 
 def detach(path: Path) -> None:
-    """Take a dead mount away, though somebody still has a file of it open."""
+    """Detach a dead mount, even if a process still has a file of it open."""
     try:
         while mounts.at(path) is not None:
             mounts.detach(path)
@@ -99,7 +99,7 @@ def detach(path: Path) -> None:
 
 
 def processes(folder: Path) -> Iterator[int]:
-    """A folder's clients that live; one that only waits to be reaped does not."""
+    """A folder's running clients; zombies do not count."""
     wanted = str(folder).encode()
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
@@ -111,12 +111,14 @@ def processes(folder: Path) -> Iterator[int]:
 class RbdFuse:
     """RBD images as files, each in a folder of its own, and loop devices on those.
 
-    ``prefix`` begins the names of our images.
+    ``prefix`` begins the names of our images, ``cluster`` says where an entry's is.
     """
 
     privileged = True
 
-    def __init__(self, cluster: CephCluster, data: Path, prefix: str) -> None:
+    def __init__(
+        self, cluster: Callable[[JournalEntry], CephCluster], data: Path, prefix: str
+    ) -> None:
         self.data = data.resolve()
         self.folder = self.data / "rbd"
         self._cluster = cluster
@@ -135,17 +137,18 @@ class RbdFuse:
         return self.seen_at(path)
 
     def show(self, entry: JournalEntry, *, readonly: bool, near: Mapping[str, str]) -> None:
-        """Begin an image's rbd-fuse, unless there is one; what may be written says the device."""
+        """Start an image's rbd-fuse, unless there is one; the device says what may be written."""
         file = self.path(entry)
         folder = file.parent
         if mounts.at(folder) is not None:
             if _size(file):
                 return
-            self.hide(entry.uuid)  # its rbd-fuse died and left a mount without anybody behind it
-        conf = str(client_conf.write(self.folder, self._cluster, near))
+            self.hide(entry.uuid)  # its rbd-fuse died and left a dead mount
+        cluster = self._cluster(entry)
+        conf = str(client_conf.write(self.folder, cluster, near))
         begin(
             [
-                *("rbd-fuse", "-c", conf, "--id", self._cluster.user),
+                *("rbd-fuse", "-c", conf, "--id", cluster.user),
                 *("-p", entry.pool, "-r", file.name, str(folder)),
             ],
             folder,
@@ -164,7 +167,7 @@ class RbdFuse:
     def devices(self, uuid: str) -> list[Path]:
         """Those of this node's own rbd-fuse: others on this machine may show the same image.
 
-        Nothing is asked of the file itself, which may not answer.
+        The file itself is not accessed: it may not respond.
         """
         file = self.file(uuid)
         return [one for one in loops.find(file) if loops.backing(one) == file]
@@ -174,7 +177,7 @@ class RbdFuse:
         return loops.attached(source, readonly=readonly, keep=keep)
 
     def follow(self, device: Path, size: int) -> None:
-        """Let a device take the size of its file, which the kernel remembers for a second."""
+        """Let a device take the size of its file, which the kernel caches for a second."""
         file = loops.backing(device)
         end_at = time.monotonic() + SECONDS
         while file is not None and _size(file) < size:
@@ -189,21 +192,21 @@ class RbdFuse:
             end(self.folder / uuid)
 
     def let_go(self, uuid: str) -> None:
-        """Detach the devices that nobody uses, and then the same; the image is closed then."""
+        """Detach the unused devices, then end the rbd-fuse; the image is closed then."""
         loops.release(lambda: self.devices(uuid))
         self.hide(uuid)
 
     def cut_off(self, uuid: str) -> None:
-        """End an rbd-fuse that was shut out: asked politely it would wait for Ceph for ever.
+        """Kill an rbd-fuse that was fenced: after SIGTERM it would wait for Ceph forever.
 
-        Then whatever is still to be written fails at once, and the path can be taken down.
+        Then pending writes fail at once, and the path can be unmounted.
         """
         for process in processes(self.folder / uuid):
             with suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
 
     def abandon(self, uuid: str) -> None:
-        """Take away what is left of a volume that another node has now."""
+        """Remove what is left of a volume that another node has now."""
         for device in self.devices(uuid):
             loops.detach(device)
         folder = self.folder / uuid
@@ -212,10 +215,10 @@ class RbdFuse:
             folder.rmdir()
 
     def seen_at(self, path: Path) -> bool:
-        """Whether an image of ours is seen at a path, through its loop device.
+        """Whether an image of ours is mounted at a path, through its loop device.
 
-        What does not even say what it is counts as one, or a broken mount would stay for ever. The
-        folder of an rbd-fuse that is gone is not in the name of the file any more.
+        A path whose device cannot be determined counts as one, or a broken mount would stay
+        forever. When an rbd-fuse has ended, its folder is no longer in the name of the file.
         """
         try:
             device = mounts.device_behind(path)
@@ -228,7 +231,7 @@ class RbdFuse:
 
 
 def _size(file: Path) -> int:
-    """How large a file is; 0 if it is not there, or nobody is behind it."""
+    """How large a file is; 0 if it does not exist, or its mount is dead."""
     try:
         return file.stat().st_size
     except OSError:

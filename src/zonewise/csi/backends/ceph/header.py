@@ -1,9 +1,9 @@
 """An image's header, read and marked without opening the image.
 
 Opening an image for one key costs more than twice its creation (11.6 ms and 4.7 ms, measured):
-librbd reads everything, watches the header and lets go again. The OSD's own functions for headers
-(class ``rbd``) do one thing in one round trip; librbd calls the same ones. Only new images that
-nobody has open are marked this way, so nobody misses the notification that librbd would send.
+librbd reads everything, and sets and removes a watch on the header. The OSD's own functions for
+headers (class ``rbd``) do one thing in one round trip; librbd calls the same ones. Only new images
+that no client has open are marked this way, so none misses the notification that librbd would send.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import rados
 _HEAD = struct.Struct("<I")
 _SIZE = struct.Struct("<BQ")
 _NO_SNAPSHOT = struct.pack("<Q", 2**64 - 2)
+_OBJECT_MAP = 8
 _MOST = 1 << 16
 
 
@@ -24,6 +25,7 @@ _MOST = 1 << 16
 class ImageHeader:
     """What a header says: the size, and one key of its metadata."""
 
+    id: str
     bytes: int
     mark: str | None
 
@@ -57,8 +59,22 @@ def read(pool: rados.Ioctx, name: str, key: str) -> ImageHeader | None:
     try:
         _, value = pool.execute(header, "rbd", "metadata_get", _text(key), _MOST)
     except rados.ObjectNotFound:
-        return ImageHeader(size, None)
-    return ImageHeader(size, value[_HEAD.size :].decode())
+        return ImageHeader(id, size, None)
+    return ImageHeader(id, size, value[_HEAD.size :].decode())
+
+
+def whole(pool: rados.Ioctx, found: ImageHeader) -> bool:
+    """Whether librbd finished an empty image: it makes the object map last, if there is one."""
+    _, features = pool.execute(
+        f"rbd_header.{found.id}", "rbd", "get_features", _NO_SNAPSHOT + b"\1", _MOST
+    )
+    if not int.from_bytes(features[:8], "little") & _OBJECT_MAP:
+        return True
+    try:
+        pool.stat(f"rbd_object_map.{found.id}")
+    except rados.ObjectNotFound:
+        return False
+    return True
 
 
 def write(pool: rados.Ioctx, name: str, metadata: Mapping[str, str]) -> None:

@@ -4,20 +4,20 @@
 
     zw-vol-<uuid>    a volume        zw-snap-<uuid>    a snapshot: a clone of its source
 
-An image is complete when the journal says so, or when it carries its mark, the request's name in
-its metadata, which is written last. Copies are marked, because they take time, and images that have
-a claim's names written into them anyway; marking all of them would cost a fifth of their making.
-What the journal does not call created and has no mark is an attempt that was interrupted: nobody
-was told of it, so it is removed and made again.
+A copy is complete when it carries its mark, the request's name in its metadata, which is written
+last; so is an image that has a claim's names written into it anyway. Any other image is complete
+when librbd's last step is done: it has a header, and an object map if its header calls for one.
+What is not complete is an attempt that was interrupted: its id was never returned, so it is removed
+and made again. CREATED in the journal follows the answer, and comes before the image is used.
 
-A copy is a snapshot of the source, a clone of that, and the snapshot goes (Ceph keeps it out of
-sight while clones need it). So a source can be deleted before its copies. A clone in another pool
-would read through to its source's zone for ever: it is flattened before it counts as made, and so
-is one at the end of a long chain.
+A copy is a snapshot of the source and a clone of that; then the snapshot is removed (Ceph keeps it
+hidden while clones need it). So a source can be deleted before its copies. A clone in another pool
+would read through to its source's zone forever: it is flattened before it counts as made, and so is
+one at the end of a long chain.
 
 Removing is moving to the trash, which is quick; what is in the trash is removed by one thread in
-the background, or later, when the last clone of it is gone. An image that is open somewhere is not
-moved: ABORTED, because a client that was killed looks like one that lives for half a minute.
+the background, or later, when its last clone is deleted. An image that is open somewhere is not
+moved: ABORTED, because for half a minute a killed client looks like a live one.
 """
 
 from __future__ import annotations
@@ -63,6 +63,7 @@ FEATURE_BITS = {
     "fast-diff": 16,
     "deep-flatten": 32,
 }
+NEEDED_FEATURES = {"object-map": "exclusive-lock", "fast-diff": "object-map"}
 USUAL_FEATURES = sum(FEATURE_BITS.values())
 _UNIT = 4096
 
@@ -73,6 +74,7 @@ class RbdImages:
     """The images of a cluster."""
 
     further = frozenset({FEATURES, MKFS, MOUNTER})
+    evident = True
 
     def __init__(self, ceph: Ceph, journals: JournalPools) -> None:
         self._ceph = ceph
@@ -118,7 +120,7 @@ class RbdImages:
         return max(-(-bytes // _UNIT) * _UNIT, filesystems.SMALLEST.get(access, _UNIT))
 
     def image(self, entry: JournalEntry) -> Image | None:
-        """What is there for an entry."""
+        """The image of an entry, if it exists."""
         name = image_name(entry)
         try:
             pool = image_pool(self._ceph, entry)
@@ -128,15 +130,18 @@ class RbdImages:
             found = header.read(pool, name, MARK)
             if found is None and not header.begun(pool, name):
                 return None
-        if found is None:
-            return Image(entry.pool, entry.uuid, 0, entry.stored, complete=False)
+            if found is None:
+                return Image(entry.pool, entry.uuid, 0, entry.stored, complete=False)
+            complete = found.mark is not None
+            if entry.evident and not claim_names(entry):
+                complete = header.whole(pool, found)
         return Image(
             pool=entry.pool,
             uuid=entry.uuid,
             bytes=found.bytes,
             stored=entry.stored,
             ours=found.mark in (None, entry.name),
-            complete=found.mark is not None,
+            complete=complete,
         )
 
     def make(self, entry: JournalEntry, source: JournalEntry | None) -> bool:
@@ -163,6 +168,8 @@ class RbdImages:
         except PoolMissing as error:  # deleted since it was chosen: another may be
             raise exhausted(error.message) from error
         except CsiError as error:
+            if source is None and isinstance(error.__cause__, rbd.InvalidArgument):
+                raise _no_place(entry) from error
             if error.code is Code.UNAVAILABLE and self._full(entry):
                 raise exhausted(f"pool {entry.pool} is full") from error
             raise
@@ -204,7 +211,7 @@ class RbdImages:
         return True
 
     def in_use(self, entry: JournalEntry) -> str:
-        """Nobody, or ABORTED: a client that lives and one that was killed look the same."""
+        """Empty, or ABORTED: a live client and a killed one look the same."""
         name = image_name(entry)
         with (
             told(f"looking at image {name}"),
@@ -219,7 +226,7 @@ class RbdImages:
         return sorted(self._images(), key=lambda image: (image.pool, image.uuid))
 
     def trash(self) -> list[dict[str, str]]:
-        """What was removed and is still there."""
+        """What was removed and still exists."""
         found = []
         for name in self._rbd_pools():
             with told(f"listing the trash of pool {name}"):
@@ -231,19 +238,31 @@ class RbdImages:
         return found
 
     def purge(self) -> int:
-        """Remove what is in the trash and needed by no clone; how much is left."""
-        left = 0
-        for name in self._rbd_pools():
-            pool = self._pool(name)
-            with told(f"emptying the trash of pool {name}"):
-                for one in list(self._rbd.trash_list(pool)):
-                    if one["name"].startswith(tuple(PREFIX.values())):
-                        try:
-                            self._rbd.trash_remove(pool, one["id"], True)
-                        except (rbd.ImageHasSnapshots, rbd.ImageBusy):
-                            left += 1
-                        except rbd.ImageNotFound:
-                            continue
+        """Remove what is in the trash and needed by no clone; how much is left.
+
+        A pool that does not answer, as in a dead zone, is left out; raises after all others.
+        """
+        left, silent = 0, None
+        for name in self._named_pools():
+            try:
+                left += self._purged(name) if self._readable(name) else 0
+            except CsiError as error:
+                silent = error
+        if silent is not None:
+            raise silent
+        return left
+
+    def _purged(self, name: str) -> int:
+        left, pool = 0, self._pool(name)
+        with told(f"emptying the trash of pool {name}"):
+            for one in list(self._rbd.trash_list(pool)):
+                if one["name"].startswith(tuple(PREFIX.values())):
+                    try:
+                        self._rbd.trash_remove(pool, one["id"], True)
+                    except (rbd.ImageHasSnapshots, rbd.ImageBusy):
+                        left += 1
+                    except rbd.ImageNotFound:
+                        continue
         return left
 
     def close(self) -> None:
@@ -312,8 +331,10 @@ class RbdImages:
 
     def _rbd_pools(self) -> list[str]:
         """The pools for RBD that the driver's user may read: nothing of ours is in others."""
-        named = sorted(name for name, one in self.pools().items() if "rbd" in one.application)
-        return [name for name in named if self._readable(name)]
+        return [name for name in self._named_pools() if self._readable(name)]
+
+    def _named_pools(self) -> list[str]:
+        return sorted(name for name, one in self.pools().items() if "rbd" in one.application)
 
     def _readable(self, name: str) -> bool:
         with told(f"looking into pool {name}"):
@@ -331,8 +352,8 @@ class RbdImages:
     def _full(self, entry: JournalEntry) -> bool:
         """Whether a pool is full, and therefore nothing was made and nothing will be.
 
-        librados keeps writes to a full pool to itself and gives them up with their time limit, so
-        what is not there now will not come.
+        librados holds back writes to a full pool and drops them at their time limit, so what does
+        not exist now never will.
         """
         self._states.forget()
         pool = self.pools().get(entry.pool)
@@ -358,13 +379,22 @@ class RbdImages:
 
 
 def _require_number(entry: JournalEntry) -> None:
-    """A pool of an entry's name is not there: only its number says that it was not renamed."""
+    """No pool has an entry's pool name: only its number says that it was not renamed."""
     if NUMBER not in entry.attributes:
         raise CsiError(
             Code.FAILED_PRECONDITION,
-            f"there is no pool {entry.pool}, and nobody knows whether it was renamed; bring it back"
+            f"there is no pool {entry.pool}, and whether it was renamed is unknown; bring it back"
             " under that name",
         )
+
+
+def _no_place(entry: JournalEntry) -> CsiError:
+    """librbd made nothing, and never will: what it was asked for depends on the class alone."""
+    place = f"pool {entry.pool}" + f" with its data in {entry.data_pool}" * bool(entry.data_pool)
+    return invalid(
+        f"{place} cannot hold an image: an erasure-coded pool is for dataPool only, and needs"
+        " allow_ec_overwrites"
+    )
 
 
 def image_name(entry: JournalEntry) -> str:
@@ -378,6 +408,9 @@ def _features(text: str) -> int:
         if name not in FEATURE_BITS:
             known = ", ".join(FEATURE_BITS)
             raise invalid(f"imageFeatures: {name!r} is not known; known are {known}")
+        needed = NEEDED_FEATURES.get(name, name)
+        if needed not in names:
+            raise invalid(f"imageFeatures: {name} needs {needed}; add it")
     return sum(FEATURE_BITS[name] for name in set(names)) | 1 if names else USUAL_FEATURES
 
 
@@ -389,7 +422,7 @@ def _mark(image: rbd.Image) -> str | None:
 
 
 def _description(entry: JournalEntry) -> dict[str, str]:
-    """The claim's names for people who look, and at last the mark."""
+    """The claim's names for administrators, and the mark last."""
     return {**claim_names(entry), MARK: entry.name}
 
 
@@ -402,7 +435,7 @@ def _drop_snapshots(image: rbd.Image) -> None:
 
 
 def _require_closed(image: rbd.Image, name: str, ceph: Ceph) -> None:
-    """Nobody else has it open; we may, while we look."""
+    """Raises if another client has it open; we may, while we look."""
     ours = ceph.handle().get_instance_id()
     others = sorted({str(one["addr"]) for one in image.watchers_list() if one["id"] != ours})
     if others:

@@ -1,16 +1,16 @@
 """RBD images as block devices of the kernel: by krbd, or by nbd with rbd-nbd behind it.
 
-Ceph's own program does it (``rbd device map``), and is asked each time which image is which device
-(``rbd device list``): nothing is written down here, so a driver that was killed anywhere finds what
-it had mapped. A device is used as it is, without a loop device on top, and stays mapped until its
-volume is unstaged. It follows its image by itself when that grows; we wait until it has.
+Ceph's own program does it (``rbd device map``), and lists each time which image is which device
+(``rbd device list``): nothing is recorded here, so a driver that was killed anywhere finds what it
+had mapped. A device is used as it is, without a loop device on top, and stays mapped until its
+volume is unstaged. It grows with its image; we wait until it has.
 
 Unmapping is refused while the device is mounted anywhere. One that another node took the volume
-from is unmapped by force: whatever it still had to write was refused by Ceph already. rbd-nbd knows
-no force and needs none, it disconnects whoever uses the device.
+from is unmapped by force: whatever it still had to write was refused by Ceph already. rbd-nbd has
+no force option and needs none, it disconnects all users of the device.
 
-Not tried with the kernel's own devices: what builds this has neither krbd nor nbd. The tests have a
-program of their own in the place of ``rbd``.
+Not tested with the kernel's own devices: the build machine has neither krbd nor nbd. The tests
+replace ``rbd`` with a program of their own.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def check_mounter(text: str) -> str:
 def parse_devices(text: str) -> list[MappedDevice]:
     """What ``rbd device list`` prints; krbd calls an image ``name``, nbd calls it ``image``.
 
-    Snapshots that somebody mapped are left out: a volume is never one.
+    Mapped snapshots are left out: a volume is never one.
     """
     listed = json.loads(text or "[]")
     return [
@@ -122,10 +122,10 @@ class MappedImages:
         self.hide(uuid)
 
     def cut_off(self, uuid: str) -> None:
-        """Nothing: a client that was shut out answers with errors and holds up nobody."""
+        """Nothing to do: a fenced client answers with errors and blocks nothing."""
 
     def abandon(self, uuid: str) -> None:
-        """Unmap a volume that another node has now, whoever still has its device open."""
+        """Unmap a volume that another node has now, even if its device is still open."""
         for device in self.devices(uuid):
             self._unmap(device, force=True)
 
@@ -145,7 +145,7 @@ class MappedImages:
     def map_arguments(
         self, pool: str, image: str, *, readonly: bool, near: Mapping[str, str]
     ) -> list[str]:
-        """How an image is mapped. librbd reads from ``ceph.conf`` what krbd is told here."""
+        """How an image is mapped. librbd reads from ``ceph.conf`` what krbd gets as options."""
         options = client_conf.kernel_options(self._cluster, near) if self._mounter == KRBD else []
         return [
             *self._arguments("map"),
@@ -155,7 +155,7 @@ class MappedImages:
         ]
 
     def unmap_arguments(self, device: Path, *, force: bool) -> list[str]:
-        """How a device is taken away."""
+        """How a device is unmapped."""
         options = ["noudev", *(["force"] if force else [])] if self._mounter == KRBD else []
         return [
             *self._arguments("unmap"),
@@ -164,7 +164,7 @@ class MappedImages:
         ]
 
     def _arguments(self, verb: str) -> list[str]:
-        conf = str(self._folder / client_conf.FILE)
+        conf = str(client_conf.path(self._folder, self._cluster))
         kind = _DEVICE_TYPES[self._mounter]
         return ["-c", conf, "--id", self._cluster.user, "device", verb, "--device-type", kind]
 
@@ -172,7 +172,7 @@ class MappedImages:
         """All mapped images; where the program is missing nothing was ever mapped."""
         if shutil.which("rbd") is None:
             return []
-        if not (self._folder / client_conf.FILE).exists():
+        if not client_conf.path(self._folder, self._cluster).exists():
             client_conf.write(self._folder, self._cluster)
         done = self._run(*self._arguments("list"), "--format", "json")
         if done.returncode != 0:

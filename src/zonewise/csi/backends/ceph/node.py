@@ -8,12 +8,12 @@ krbd       a device of the kernel's client (``mapped``)   ``rbd device list``
 rbd-nbd    a device of rbd-nbd (``mapped``)               ``rbd device list``
 =========  =============================================  =================================
 
-Clients go on when the driver is restarted. From the device on, all is as with image files: the same
-mounts, publishing and growing. What a class says is in the journal's entry; what is unstaged may
-have none any more, and is looked for with all of them.
+Clients keep running when the driver is restarted. From the device on, everything is as with image
+files: the same mounts, publishing and growing. The mounter is in the journal's entry; a volume to
+be unstaged may have none any more, and is looked for with all mounters.
 
 A file system is made on the image itself, which says so meanwhile: a killed mkfs leaves an image
-that is made anew, never one that looks like somebody's data. An empty image that is only to be read
+that is formatted again, never one that looks like user data. An empty image that is only to be read
 is therefore mapped for writing, once, and mounted read-only as any other.
 """
 
@@ -30,6 +30,7 @@ from zonewise.csi.backends.ceph.connection import Ceph, told
 from zonewise.csi.backends.ceph.fencing import RbdFencing
 from zonewise.csi.backends.ceph.fuse import RbdFuse
 from zonewise.csi.backends.ceph.images import MKFS, PREFIX, image_name
+from zonewise.csi.backends.ceph.journals.pools import image_pool
 from zonewise.csi.backends.ceph.mapped import (
     KRBD,
     MOUNTER,
@@ -42,6 +43,7 @@ from zonewise.csi.backends.contract import BLOCK, Wanted
 from zonewise.csi.backends.embedded import filesystems, mounts
 from zonewise.csi.backends.embedded.node import FolderNode
 from zonewise.csi.status import not_found, precondition
+from zonewise.storage.configuration import CephCluster
 from zonewise.storage.identifiers import Stored
 from zonewise.storage.journal import JournalEntry
 from zonewise.storage.takeover.fencing import VolumeHolder
@@ -50,10 +52,10 @@ FORMATTING = "zonewise.formatting"
 
 
 class ImageClient(Protocol):
-    """One way in which images come to this machine."""
+    """One way of mapping images on this machine."""
 
     def show(self, entry: JournalEntry, *, readonly: bool, near: Mapping[str, str]) -> None:
-        """Bring an image here, unless it is; ``near`` is where it is read from, if that is said."""
+        """Bring an image here, unless it is; ``near`` is where it is read from, if given."""
 
     def source(self, uuid: str) -> Path | None:
         """What a volume's image is read and written through: a file or a device."""
@@ -62,40 +64,45 @@ class ImageClient(Protocol):
         """The devices of a volume's image."""
 
     def attached(self, source: Path, *, readonly: bool, keep: bool) -> AbstractContextManager[Path]:
-        """It as a device, at least for a while."""
+        """The image as a device, at least for a while."""
 
     def follow(self, device: Path, size: int) -> None:
         """Let a device be as large as its image is now."""
 
     def hide(self, uuid: str) -> None:
-        """Take a volume's image away, unless its device is used; nothing there is fine."""
+        """Remove a volume's image from this node, unless its device is used; none is fine."""
 
     def let_go(self, uuid: str) -> None:
-        """Detach devices that nobody uses, and then the same."""
+        """Detach unused devices, and then the same."""
 
     def cut_off(self, uuid: str) -> None:
-        """Let nothing wait any more for an image that its client was shut out of."""
+        """Let nothing wait any more for an image whose client was fenced."""
 
     def abandon(self, uuid: str) -> None:
-        """Take such an image away, though it may be used."""
+        """Remove such an image from this node, even if it is used."""
 
     def seen_at(self, path: Path) -> bool:
-        """Whether what is seen at a path came here this way."""
+        """Whether what is mounted at a path was mapped this way."""
+
+
+class NodeClusters(Protocol):
+    """The clusters whose images a node may have."""
+
+    def of(self, entry: JournalEntry) -> Ceph:
+        """The one that an entry is in; FAILED_PRECONDITION if it is not known any more."""
+
+    def any(self) -> Ceph:
+        """One of them."""
 
 
 class RbdNode(FolderNode):
     """Brings RBD images to paths of this machine."""
 
-    def __init__(self, ceph: Ceph, data: Path) -> None:
-        prefix = PREFIX[Stored.VOLUME]
-        self._fuse = RbdFuse(ceph.cluster, data, prefix)
+    def __init__(self, clusters: NodeClusters, data: Path) -> None:
+        self._clusters = clusters
+        self._fuse = RbdFuse(lambda entry: clusters.of(entry).cluster, data, PREFIX[Stored.VOLUME])
         super().__init__(self._fuse)
-        self._clients: dict[str, ImageClient] = {RBD_FUSE: self._fuse}
-        for mounter in (KRBD, RBD_NBD):
-            folder = self._fuse.folder
-            self._clients[mounter] = MappedImages(mounter, ceph.cluster, folder, prefix)
-        self._ceph = ceph
-        self._fencing = RbdFencing(ceph)
+        self._fencing = RbdFencing(clusters.of)
 
     def stage(self, entry: JournalEntry, staging: Path, wanted: Wanted) -> None:
         """Show the image, then as with a file; what cannot be staged is not shown either."""
@@ -109,7 +116,7 @@ class RbdNode(FolderNode):
             raise
 
     def holder(self, entry: JournalEntry, staging: Path) -> VolumeHolder | None:
-        """Who has the image, in any place; who staged it here before holders were told is us."""
+        """The holder of the image, anywhere; None if staged here without a recorded holder."""
         found = self._fencing.holder(entry)
         if found is None or found.node:
             return found
@@ -117,27 +124,39 @@ class RbdNode(FolderNode):
         return None if staged else found
 
     def hold(self, entry: JournalEntry, holder: VolumeHolder) -> None:
-        """Write down who has it."""
+        """Record its holder."""
         self._fencing.hold(entry, holder)
 
     def release(self, entry: JournalEntry, node: str) -> None:
-        """Nobody has it any more, if that node had it."""
+        """It has no holder any more, if that node had it."""
         self._fencing.release(entry, node)
 
     def fence(self, entry: JournalEntry) -> None:
-        """Shut out whoever has the image; what an earlier attempt of ours shows goes first."""
+        """Fence the holder of the image, after removing what an earlier attempt of ours left."""
         self._client(entry).hide(entry.uuid)
         self._fencing.fence(entry)
 
     def leave(self, entry: JournalEntry, staging: Path) -> None:
-        """Nothing that was shut out is asked for an answer: it might never come."""
+        """Nothing that was fenced is waited for: it might never answer."""
         client = self._client(entry)
         client.cut_off(entry.uuid)
         super().leave(entry, staging)
         client.abandon(entry.uuid)
 
     def _client(self, entry: JournalEntry) -> ImageClient:
-        return self._clients[check_mounter(entry.attributes.get(MOUNTER, ""))]
+        mounter = check_mounter(entry.attributes.get(MOUNTER, ""))
+        if mounter == RBD_FUSE:
+            return self._fuse
+        return self._mapped(mounter, self._clusters.of(entry).cluster)
+
+    def _clients(self) -> Iterator[ImageClient]:
+        """All of them; what is mapped from one cluster is listed and unmapped by any other's."""
+        yield self._fuse
+        for mounter in (KRBD, RBD_NBD):
+            yield self._mapped(mounter, self._clusters.any().cluster)
+
+    def _mapped(self, mounter: str, cluster: CephCluster) -> MappedImages:
+        return MappedImages(mounter, cluster, self._fuse.folder, PREFIX[Stored.VOLUME])
 
     def _devices(self, entry: JournalEntry) -> list[Path]:
         return self._client(entry).devices(entry.uuid)
@@ -157,11 +176,11 @@ class RbdNode(FolderNode):
         if self._fuse.shown(uuid):
             self._fuse.let_go(uuid)
             return
-        for client in self._clients.values():
+        for client in self._clients():
             client.let_go(uuid)
 
     def _ours(self, path: Path) -> bool:
-        return any(client.seen_at(path) for client in self._clients.values())
+        return any(client.seen_at(path) for client in self._clients())
 
     def _source(self, entry: JournalEntry) -> Path:
         found = self._client(entry).source(entry.uuid)
@@ -199,6 +218,6 @@ class RbdNode(FolderNode):
         name = image_name(entry)
         with (
             told(f"staging image {name}"),
-            rbd.Image(self._ceph.pool(entry.pool), name) as image,
+            rbd.Image(image_pool(self._clusters.of(entry), entry), name) as image,
         ):
             yield image

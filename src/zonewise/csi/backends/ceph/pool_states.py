@@ -17,35 +17,39 @@ FRESH_SECONDS = 2.0
 
 
 class PoolStates:
-    """The pools of a cluster; who asks while another does waits for the same answer."""
+    """The pools of a cluster; concurrent callers share one request."""
 
     def __init__(self, ceph: Ceph, journals: JournalPools) -> None:
         self._ceph = ceph
         self._journals = journals
         self._lock = threading.Lock()
-        self._known: tuple[float, dict[str, CephPool]] = (0.0, {})
+        self._asked = 0.0
+        self._pools: dict[str, CephPool] = {}
+        self._states: dict[str, PoolState] = {}
 
     def pools(self) -> Mapping[str, CephPool]:
         """By name."""
         with self._lock:
-            when, known = self._known
-            if time.monotonic() - when > FRESH_SECONDS:
+            if not self._asked or time.monotonic() - self._asked > FRESH_SECONDS:
                 ask = self._ceph.ask
-                known = read_pools(
+                self._pools = read_pools(
                     ask("df", detail="detail"), ask("osd dump"), ask("osd crush dump")
                 )
-                self._known = (time.monotonic(), known)
-            return known
+                self._states = {name: pool.state for name, pool in self._pools.items()}
+                self._asked = time.monotonic()
+            return self._pools
 
     def forget(self) -> None:
-        """Ask anew next time."""
+        """Ask Ceph again next time."""
         with self._lock:
-            self._known = (0.0, {})
+            self._asked = 0.0
 
     def states(self, configuration: StorageConfiguration) -> Mapping[str, PoolState]:
         """Space and health from Ceph; a declared capacity is a limit besides."""
-        found = {name: pool.state for name, pool in self.pools().items()}
+        self.pools()
+        found = self._states
         if configuration.states:
+            found = dict(found)
             promised = self._journals.promised()
             for name, declared in configuration.states.items():
                 if name in found:

@@ -1,14 +1,14 @@
-"""RBD images whose rbd-fuse died: told, taken down and brought back.
+"""RBD images whose rbd-fuse died: detected, unmounted and mounted again.
 
-A killed rbd-fuse leaves three layers that answer nothing: its mount, the loop device on the file in
+A killed rbd-fuse leaves three layers that do not respond: its mount, the loop device on the file in
 it, and the file system on that, at the staging path and at the pods' paths. None of them can be
-used again. Whoever stages, publishes or takes away such a volume finds them removed first, from the
-top; what pods still have open answers with errors. Then the image has a new client, and its file
-system does what it does after a power failure.
+used again. Staging, publishing or removing such a volume removes them first, from the top; what
+pods still have open answers with errors. Then the image has a new client, and its file system does
+what it does after a power failure.
 
-The dead client is shut out before: Ceph believes for half a minute that it lives and has the lock,
-and what it sent last must not arrive after the next one's writes. Of a volume that several nodes
-read nobody is: whoever has the image open would be, those on other nodes too.
+The dead client is fenced before: for half a minute Ceph takes it for alive and holding the lock,
+and its last writes must not arrive after the next client's. With several reading nodes none is:
+fencing would hit every client that has the image open, those on other nodes too.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from zonewise.csi.backends.ceph import fuse
-from zonewise.csi.backends.ceph.connection import Ceph
-from zonewise.csi.backends.ceph.node import RbdNode
+from zonewise.csi.backends.ceph.node import NodeClusters, RbdNode
 from zonewise.csi.backends.contract import Usage, Wanted
 from zonewise.csi.backends.embedded import loops, mounts
 from zonewise.csi.status import Code, CsiError
@@ -31,12 +30,12 @@ _log = logger("csi")
 class RevivingRbdNode(RbdNode):
     """RBD images on a node, also after one of their clients died."""
 
-    def __init__(self, ceph: Ceph, data: Path) -> None:
-        super().__init__(ceph, data)
+    def __init__(self, clusters: NodeClusters, data: Path) -> None:
+        super().__init__(clusters, data)
         self._buried: set[str] = set()
 
     def stage(self, entry: JournalEntry, staging: Path, wanted: Wanted) -> None:
-        """With a new client, if the last one died; among readers there is nobody to shut out."""
+        """With a new client, if the last one died; readers are not fenced."""
         if self._dead(entry.uuid):
             self._bury(entry.uuid)
         if entry.uuid in self._buried and not (wanted.shared and wanted.readonly):
@@ -50,7 +49,7 @@ class RevivingRbdNode(RbdNode):
         super().unstage(uuid, staging)
 
     def release(self, entry: JournalEntry, node: str) -> None:
-        """Nobody has it any more, and nobody waits for Ceph to see that."""
+        """It has no holder any more, without waiting for Ceph to notice."""
         if entry.uuid in self._buried:
             found = self._fencing.holder(entry)
             if found is not None and found.node == node:
@@ -58,12 +57,12 @@ class RevivingRbdNode(RbdNode):
         super().release(entry, node)
 
     def publish(self, entry: JournalEntry, staging: Path, target: Path, wanted: Wanted) -> None:
-        """INTERNAL until it is staged anew."""
+        """INTERNAL until it is staged again."""
         self._require_client(entry)
         super().publish(entry, staging, target, wanted)
 
     def usage(self, entry: JournalEntry, path: Path) -> Usage:
-        """INTERNAL, and what to do, if nobody answers."""
+        """INTERNAL, and what to do, if its client is dead."""
         self._require_client(entry)
         return super().usage(entry, path)
 
@@ -83,15 +82,15 @@ class RevivingRbdNode(RbdNode):
         self._buried.discard(entry.uuid)
 
     def _dead(self, uuid: str) -> bool:
-        """Whether something is mounted and nobody is behind it.
+        """Whether something is mounted whose client is dead.
 
-        Nothing is asked of the mount: the kernel answers for a dead client for a second.
+        The mount is not accessed: the kernel answers for a dead client for a second.
         """
         folder = self._fuse.folder / uuid
         return mounts.at(folder) is not None and not [*fuse.processes(folder)]
 
     def _bury(self, uuid: str) -> None:
-        """Take down all that is left of a dead client, whoever uses it."""
+        """Remove all that is left of a dead client, even if in use."""
         folder = self._fuse.folder / uuid
         _log.warning("an rbd-fuse has died; what it showed is taken down", volume=uuid)
         for device in self._fuse.devices(uuid):

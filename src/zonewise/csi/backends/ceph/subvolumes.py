@@ -7,17 +7,17 @@
     snapshot zw-snap-<uuid> of it        a snapshot; it outlives its volume
     snapshot zw-copy-<uuid> of it        what a volume is being copied from
 
-The manager makes, removes and copies: a client of our own that was killed would hold others up for
-a minute. A subvolume is made as a whole. To make one again with another layout would re-point the
-old one without a word: the journal pins the layout, what an earlier attempt may have made is looked
-for first, and what is there counts as ours only if its layout is what the journal says.
+The manager makes, removes and copies: a client of our own that was killed would block others for a
+minute. A subvolume is made atomically. Making one again with another layout would silently re-point
+the old one: the journal pins the layout, what an earlier attempt may have made is looked for first,
+and it counts as ours only if its layout is what the journal says.
 
 A copy is a full one and needs nothing of its source once it is ready, wherever that is. The manager
-copies in its own time: a call waits some seconds and says ABORTED, and the next one goes on with
-the same copy. What has been copied is marked last; without the mark it is work to be finished.
+copies in the background: a call waits some seconds and answers ABORTED, and the next one continues
+with the same copy. What has been copied is marked last; without the mark it is work to be finished.
 
 Removing is the manager's ``rm``: it moves the files aside and deletes them in the background. A
-volume that has snapshots loses its files only; the rest goes with the last snapshot.
+volume that has snapshots loses its files only; the rest is removed with the last snapshot.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from typing import Any
 from zonewise.csi.backends.ceph.connection import Ceph, CommandFailed
 from zonewise.csi.backends.ceph.crush import CephPool
 from zonewise.csi.backends.ceph.images import MARK, PREFIX, image_name
-from zonewise.csi.backends.ceph.journals.pools import JournalPools, claim_names
+from zonewise.csi.backends.ceph.journals.pools import JournalPools, claim_names, pool_gone
 from zonewise.csi.backends.ceph.pool_states import PoolStates
 from zonewise.csi.backends.contract import FOLDER
 from zonewise.csi.backends.embedded import mounts
@@ -48,7 +48,7 @@ FILE_SYSTEM = "fsName"
 """The attribute of an entry that says which file system it is in."""
 COPY = "zw-copy-"
 MODE = "777"
-"""As other drivers make them: whoever the pod runs as may write."""
+"""As other drivers make them: any user the pod runs as may write."""
 COPY_SECONDS = 7.0
 """Callers wait ten."""
 _COPYING = "copying"
@@ -61,6 +61,7 @@ class Subvolumes:
     """The subvolumes of a cluster's file systems; ``folder`` is where this machine mounts them."""
 
     further: frozenset[str] = frozenset()
+    evident = False
 
     def __init__(self, ceph: Ceph, journals: JournalPools, folder: Path) -> None:
         self._ceph = ceph
@@ -105,7 +106,12 @@ class Subvolumes:
         return max(-(-bytes // _UNIT) * _UNIT, _UNIT)
 
     def image(self, entry: JournalEntry) -> Image | None:
-        """What is there for an entry; a copy that is not finished is nothing yet."""
+        """The subvolume of an entry; None for a copy that is not finished.
+
+        Ceph keeps the names of files whose pool was deleted: their content is lost.
+        """
+        if pool_gone(self._ceph, entry):
+            return None
         if entry.stored is Stored.SNAPSHOT:
             found = self._snapshot(entry)
             if found is None:
@@ -121,6 +127,7 @@ class Subvolumes:
 
     def path(self, entry: JournalEntry) -> str:
         """Where a volume is in its file system."""
+        self._require_pool(entry)
         found = self._info(entry.attributes[FILE_SYSTEM], image_name(entry))
         if found is None or "path" not in found:
             raise CsiError(Code.INTERNAL, f"subvolume {image_name(entry)} is not there any more")
@@ -129,7 +136,7 @@ class Subvolumes:
     def make(self, entry: JournalEntry, source: JournalEntry | None) -> bool:
         """Make a subvolume or a snapshot; go on with a copy that was begun."""
         if source is None:
-            # Nobody knew a uuid that was drawn just now; to look first costs a sixth of a create.
+            # A uuid that was drawn just now cannot exist; looking first costs a sixth of a create.
             fresh = entry.revision == 1
             if not fresh and self._info(entry.attributes[FILE_SYSTEM], image_name(entry)):
                 return False
@@ -163,6 +170,7 @@ class Subvolumes:
 
     def grow(self, entry: JournalEntry) -> bool:
         """Raise the quota; clients see it by themselves."""
+        self._require_pool(entry)
         found = self._info(entry.attributes[FILE_SYSTEM], image_name(entry))
         if found is None or "bytes_quota" not in found:
             raise CsiError(Code.INTERNAL, f"subvolume {image_name(entry)} is not there any more")
@@ -172,7 +180,7 @@ class Subvolumes:
         return False
 
     def in_use(self, entry: JournalEntry) -> str:
-        """Where it is mounted on this machine; CephFS does not say who else has."""
+        """Where it is mounted on this machine; CephFS does not list other clients."""
         place = self._folder / entry.uuid
         return str(place) if mounts.at(place) is not None else ""
 
@@ -208,6 +216,10 @@ class Subvolumes:
             raise invalid(f"fsName: the cluster has no file system {name!r}")
         unknown = ", ".join(sorted(wanted - listed[name]))
         raise invalid(f"{unknown} is no data pool of the file system {name}")
+
+    def _require_pool(self, entry: JournalEntry) -> None:
+        if pool_gone(self._ceph, entry):
+            raise CsiError(Code.INTERNAL, f"pool {entry.pool} of the volume is not there any more")
 
     def _copy(self, entry: JournalEntry, source: JournalEntry) -> bool:
         if entry.attributes[FILE_SYSTEM] != source.attributes[FILE_SYSTEM]:

@@ -2,8 +2,8 @@
 
 An image is filled as a file without a name (``O_TMPFILE``) and gets its name at the end, so a
 killed program leaves nothing. Blocks are shared where the file system can (reflink); else only what
-is written is copied and holes stay holes. Folders have no such trick: they are filled under another
-name, which says that they are not finished, and renamed.
+is written is copied and holes stay holes. Folders are filled under another name, which marks them
+as unfinished, and then renamed.
 """
 
 from __future__ import annotations
@@ -13,12 +13,18 @@ import fcntl
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from zonewise.csi.backends.embedded import mounts
+from zonewise.csi.status import aborted
+
 MARK = "user.zonewise.name"
 PARTIAL = ".partial"
+ALONE_SECONDS = 5.0
+"""Callers wait ten."""
 
 _CLONE = 0x40049409
 _FREEZE = 0xC0045877
@@ -47,7 +53,7 @@ def make_image(file: Path, bytes: int, mark: str, source: Path | None) -> None:
 
 
 def mark_image(file: int | Path, mark: str) -> None:
-    """Write down whose it is, where the file system can."""
+    """Record whose it is, where the file system can."""
     try:
         os.setxattr(file, MARK, mark.encode())
     except OSError as error:
@@ -56,7 +62,7 @@ def mark_image(file: int | Path, mark: str) -> None:
 
 
 def read_mark(file: Path) -> str | None:
-    """Whose it is; None where nobody wrote it down."""
+    """Whose it is; None where that is not recorded."""
     try:
         return os.getxattr(file, MARK).decode(errors="replace")
     except OSError as error:
@@ -102,35 +108,74 @@ def remove_folder(folder: Path) -> None:
 
 
 @contextmanager
-def frozen(targets: list[Path]) -> Iterator[None]:
+def frozen(mounted: list[mounts.Mounted]) -> Iterator[None]:
     """Hold writes to mounted file systems, so that a copy of their image is one that mounts.
 
-    A killed program would leave them frozen: ``thaw`` is called for all of them at the start.
+    They are held open meanwhile: one that is unmounted frozen could never be thawed again, and a
+    path where it no longer is belongs to another file system, perhaps the machine's own. A killed
+    program would leave them frozen: ``thaw`` is called for all of them at the start. One that
+    another holds already is left to it.
     """
-    held = []
+    held, ours = [], []
     try:
-        for target in targets:
+        for one in mounted:
             with suppress(OSError):
-                _control(target, _FREEZE)
-                held.append(target)
+                descriptor = _opened(one.target)
+                device = os.fstat(descriptor).st_dev
+                if (os.major(device), os.minor(device)) != one.device:
+                    os.close(descriptor)
+                    continue
+                held.append(descriptor)
+                fcntl.ioctl(descriptor, _FREEZE, 0)
+                ours.append(descriptor)
         yield
     finally:
-        for target in held:
-            thaw(target)
+        for descriptor in ours:
+            _thaw(descriptor)
+        for descriptor in held:
+            os.close(descriptor)
+
+
+@contextmanager
+def alone(image: Path, *, wait: bool = True) -> Iterator[None]:
+    """Hold a lock on an image, so that one copy at a time freezes it; ABORTED after a while.
+
+    A file system is frozen once, however many want it: the first to finish would thaw it under the
+    others. The kernel drops the lock of a killed program.
+    """
+    end = time.monotonic() + (ALONE_SECONDS if wait else 0.0)
+    descriptor = os.open(image, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= end:
+                    raise aborted(f"{image.name} is being copied by others; ask again") from None
+                time.sleep(0.01)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def thaw(target: Path) -> None:
     """Let a file system be written again; one that is not frozen stays as it is."""
     with suppress(OSError):
-        _control(target, _THAW)
+        descriptor = _opened(target)
+        try:
+            _thaw(descriptor)
+        finally:
+            os.close(descriptor)
 
 
-def _control(target: Path, request: int) -> None:
-    descriptor = os.open(target, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.ioctl(descriptor, request, 0)
-    finally:
-        os.close(descriptor)
+def _thaw(descriptor: int) -> None:
+    with suppress(OSError):
+        fcntl.ioctl(descriptor, _THAW, 0)
+
+
+def _opened(target: Path) -> int:
+    return os.open(target, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
 
 def _fill(descriptor: int, source: Path) -> None:

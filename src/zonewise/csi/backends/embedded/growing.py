@@ -1,9 +1,9 @@
-"""Growing a file system that is mounted, also on kernels that do not let us.
+"""Growing a file system that is mounted, also on kernels that do not allow it.
 
-xfs grows while it is used. ext4 does too, unless the machine withholds the right to (containers
-without ``CAP_SYS_RESOURCE``): then it is unmounted everywhere, grown, and mounted again at the same
-paths. That is done only if nobody uses it, in any mount namespace; else it is refused, and the next
-stage does it.
+xfs grows while it is used. ext4 does too, unless the capability is missing (containers without
+``CAP_SYS_RESOURCE``): then it is unmounted everywhere, grown, and mounted again at the same paths.
+That is done only if it is unused in every mount namespace; else it is refused, and the next stage
+does it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from zonewise.csi.backends.embedded import filesystems, loops, mounts
 from zonewise.csi.status import precondition
 
 SECONDS = 2.0
-"""Some copy all mounts for a moment; who uses the file system has it for longer."""
+"""Some processes copy all mounts for a moment; a real user has it for longer."""
 
 _IN_USE = (
     "this kernel does not grow ext4 while it is in use; it grows when the volume is staged next"

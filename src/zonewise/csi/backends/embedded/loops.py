@@ -1,10 +1,13 @@
 """Loop devices: a file as a block device.
 
-They are found again by the name of their file, which has a uuid in it, not by a note of ours: a
-node that was killed knows at its next start what is attached. For file systems a device is attached
+They are found again by the name of their file, which has a uuid in it, not by a record of ours: a
+node that was killed finds at its next start what is attached. For file systems a device is attached
 with ``AUTOCLEAR``: our descriptor holds it until it is mounted, the mount holds it afterwards, and
-the kernel detaches it when both are gone, whoever dies when. A device that is published as such is
-held by nobody, so those are detached explicitly.
+the kernel detaches it when both are closed, whichever process dies when. Nothing holds a device
+that is published as such, so those are detached explicitly.
+
+Where no device can be had (none is free, or a container's own ``/dev`` does not get the nodes that
+the kernel makes) the answer is ``RESOURCE_EXHAUSTED``: nothing was attached.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from zonewise.csi.backends.embedded import mounts
-from zonewise.csi.status import Code, CsiError, aborted
+from zonewise.csi.status import Code, CsiError, aborted, exhausted
 
 _CLEAR = 0x4C01
 _SET_CAPACITY = 0x4C07
@@ -32,8 +35,10 @@ _READ_ONLY = 1
 _AUTOCLEAR = 4
 _CONTROL = "/dev/loop-control"
 _SYSTEM = Path("/sys/block")
+_DEVICES = "give the driver the node's own /dev and the right to open devices"
 _TRIES = 50
-_SECONDS = 10.0
+_SECONDS = 5.0
+"""Callers wait ten, and should get the error that names the device's holder."""
 _MAJOR = 7
 _HERE = -100
 _FORCE_SYNC = 0x2000
@@ -44,7 +49,7 @@ _CONFIG = struct.Struct("=II5Q4I64s64s32s2Q64x")
 def seen_at(path: Path) -> bool:
     """Whether a loop device, or what was mounted from one, is seen at a path.
 
-    What does not even say what it is counts as one, or a broken mount would stay for ever.
+    One that cannot be identified counts as one, or a broken mount would stay forever.
     """
     try:
         found = path.stat()
@@ -58,7 +63,7 @@ def find(file: Path, *, deleted: bool = False) -> list[Path]:
     """The devices that a file is attached to; none if it is not.
 
     With ``deleted`` also those of a file that had this name: one that was removed, or replaced
-    because its device could not be taken from whoever holds it.
+    because its device could not be taken from its holder.
     """
     endings = ("", " (deleted)") if deleted else ("",)
     ends = tuple(os.fsencode(f"/{file.name}{ending}\n") for ending in endings)
@@ -82,17 +87,25 @@ def backing(device: Path) -> Path | None:
 
 
 @contextmanager
-def attached(file: Path, *, readonly: bool = False, keep: bool = False) -> Iterator[Path]:
+def attached(
+    file: Path, *, readonly: bool = False, keep: bool = False, again: bool = False
+) -> Iterator[Path]:
     """Attach a file and hold the device open meanwhile.
 
-    With ``keep`` it stays attached afterwards, else only as long as something else holds it.
+    With ``keep`` it stays attached afterwards, else only as long as something else holds it. With
+    ``again`` a device that it is attached to already is used: two file systems on one file would
+    destroy it. That is for files whose name is unique on the machine: an image that several FUSE
+    clients show has it several times, and one that was fenced must not be used by others.
     """
-    flags = os.O_RDONLY if readonly else os.O_RDWR
-    backing = os.open(file, flags | os.O_CLOEXEC)
-    try:
-        device, descriptor = _configure(backing, file, readonly=readonly, keep=keep)
-    finally:
-        os.close(backing)
+    found = _held(file, readonly=readonly) if again else None
+    if found is None:
+        flags = os.O_RDONLY if readonly else os.O_RDWR
+        backing = os.open(file, flags | os.O_CLOEXEC)
+        try:
+            found = _configure(backing, file, readonly=readonly, keep=keep)
+        finally:
+            os.close(backing)
+    device, descriptor = found
     try:
         yield device
     except BaseException:
@@ -104,6 +117,36 @@ def attached(file: Path, *, readonly: bool = False, keep: bool = False) -> Itera
         os.close(descriptor)
 
 
+def _held(file: Path, *, readonly: bool) -> tuple[Path, int] | None:
+    """A device that another process still holds, for example in another mount namespace, opened."""
+    for device in find(file):
+        try:
+            descriptor = os.open(device, os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            continue
+        # Open it cannot be detached; whether it was before is seen now.
+        if device in find(file):
+            if readonly or not _says(device, "ro"):
+                return device, descriptor
+            os.close(descriptor)
+            release(lambda: find(file))
+        else:
+            os.close(descriptor)
+    return None
+
+
+def going(device: Path) -> bool:
+    """Whether a device is detached as soon as nothing holds it."""
+    return _says(device, "loop/autoclear")
+
+
+def _says(device: Path, attribute: str) -> bool:
+    try:
+        return (_SYSTEM / device.name / attribute).read_text().strip() == "1"
+    except OSError:
+        return False
+
+
 def _configure(backing: int, file: Path, *, readonly: bool, keep: bool) -> tuple[Path, int]:
     kind = (_READ_ONLY if readonly else 0) | (0 if keep else _AUTOCLEAR)
     name = os.fsencode(file.name)[:63]
@@ -111,28 +154,44 @@ def _configure(backing: int, file: Path, *, readonly: bool, keep: bool) -> tuple
     try:
         control = os.open(_CONTROL, os.O_RDWR | os.O_CLOEXEC)
     except OSError as error:
-        raise _unavailable(f"{_CONTROL} cannot be opened: {error.strerror}") from error
+        raise _none(f"{_CONTROL} cannot be opened ({error.strerror}); {_DEVICES}") from error
     try:
         for _ in range(_TRIES):
-            number = fcntl.ioctl(control, _GET_FREE)
-            device = Path(f"/dev/loop{number}")
-            try:
-                descriptor = os.open(device, os.O_RDWR | os.O_CLOEXEC)
-            except FileNotFoundError:
-                raise _unavailable(f"the kernel offers {device}, which is not in /dev") from None
+            device, descriptor = _free(control)
             try:
                 fcntl.ioctl(descriptor, _CONFIGURE, config)
             except OSError as error:
                 os.close(descriptor)
                 if error.errno == errno.EBUSY:
-                    continue  # another process was faster; ask for the next free one
-                raise _unavailable(f"{device} refuses {file}: {error.strerror}") from error
-            # The kernel keeps what was said about the file before.
+                    continue  # another process was faster; take the next free one
+                raise CsiError(
+                    Code.UNAVAILABLE, f"no loop device: {device} refuses {file}: {error.strerror}"
+                ) from error
+            # The kernel keeps the setting of the previous file.
             fcntl.ioctl(descriptor, _SET_READ_ONLY, struct.pack("i", readonly))
             return device, descriptor
     finally:
         os.close(control)
-    raise _unavailable("no free loop device was left after many attempts")
+    raise _none(f"others took the free one {_TRIES} times; ask again")
+
+
+def _free(control: int) -> tuple[Path, int]:
+    """A device that was free a moment ago, opened."""
+    try:
+        number = fcntl.ioctl(control, _GET_FREE)
+    except OSError as error:
+        raise _none(
+            f"the kernel has no free one ({error.strerror}); unstage a volume on this node, or use "
+            "another node"
+        ) from error
+    device = Path(f"/dev/loop{number}")
+    try:
+        return device, os.open(device, os.O_RDWR | os.O_CLOEXEC)
+    except OSError as error:
+        raise _none(
+            f"{device}, which the kernel offers, cannot be opened ({error.strerror}); {_DEVICES}, "
+            "or unstage a volume on this node"
+        ) from error
 
 
 def detach(device: Path) -> None:
@@ -149,9 +208,9 @@ def detach(device: Path) -> None:
 
 
 def release(find: Callable[[], list[Path]]) -> None:
-    """Detach the devices of an image that are mounted nowhere here; ABORTED if somebody holds one.
+    """Detach the devices of an image that are mounted nowhere here; ABORTED if one is still held.
 
-    An image that is still held must not be attached or removed: who holds it may yet write to it.
+    An image that is still held must not be attached or removed: its holder may still write to it.
     """
     for device in _not_mounted(find()):
         detach(device)
@@ -167,9 +226,9 @@ def _not_mounted(devices: list[Path]) -> list[Path]:
 
 
 def held_after_a_while(find: Callable[[], list[Path]], seconds: float) -> list[Path]:
-    """Wait for devices that were detached; those that somebody still holds after that time.
+    """Wait for devices that were detached; those that are still held after that time.
 
-    Many hold one for a moment: a program that looks at every disk, or a process with a mount
+    Many processes hold one for a moment: a program that scans every disk, or a process with a mount
     namespace of its own (``ip netns exec``), in which everything is mounted once more.
     """
     end = time.monotonic() + seconds
@@ -183,8 +242,8 @@ def held_after_a_while(find: Callable[[], list[Path]], seconds: float) -> list[P
 def follow(device: Path) -> None:
     """Let a device take the size its file has now.
 
-    The kernel believes for a second what a file system in user space told it last, and is made to
-    ask again.
+    The kernel caches attributes of a file system in user space for a second, and is made to ask
+    again.
     """
     file = backing(device)
     if file is not None:
@@ -197,7 +256,7 @@ def follow(device: Path) -> None:
 
 
 def _ask_again(file: Path) -> None:
-    """Have the kernel ask a file system for a file's size, whatever it remembers."""
+    """Have the kernel ask a file system for a file's size, whatever it has cached."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.statx(
         _HERE,
@@ -237,7 +296,7 @@ def open_device(device: Path) -> Iterator[None]:
 
 
 def exclusive(device: Path) -> bool:
-    """Whether nobody has the device mounted, in any mount namespace."""
+    """Whether the device is mounted in no mount namespace."""
     try:
         os.close(os.open(device, os.O_RDWR | os.O_EXCL | os.O_CLOEXEC))
     except OSError as error:
@@ -247,5 +306,5 @@ def exclusive(device: Path) -> bool:
     return True
 
 
-def _unavailable(sentence: str) -> CsiError:
-    return CsiError(Code.UNAVAILABLE, f"no loop device: {sentence}")
+def _none(sentence: str) -> CsiError:
+    return exhausted(f"no loop device: {sentence}")

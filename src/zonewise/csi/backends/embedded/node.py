@@ -9,14 +9,14 @@ folder    bind the folder                 bind the staging path; without root a 
 ========  ==============================  ===========================================
 
 A file system is made in a second file that replaces the image when it is finished: a killed mkfs
-leaves an image that is still empty, never one that looks like somebody's data.
+leaves an image that is still empty, never one that looks like user data.
 
 On one machine many nodes may share one mount table. A volume that is mounted for another staging
-path is therefore refused unless it was asked for by readers only: two mounts of one image through
-two devices would destroy it.
+path is therefore refused unless all requests are read-only: two mounts of one image through two
+devices would destroy it.
 
-A path may be wrong. What is mounted there by somebody else is never unmounted, and nothing is
-mounted through a link: taking the link away would leave the mount behind.
+A path may be wrong. A mount that is not ours is never unmounted, a link that is not ours is never
+removed, and nothing is mounted through one: removing it would leave the mount.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from zonewise.csi.backends.embedded import (
     fencing,
     filesystems,
     growing,
+    links,
     loops,
     mounts,
 )
@@ -78,6 +79,8 @@ class FolderNode:
         if not self._privileged:
             return
         if entry.access == BLOCK:
+            if any(loops.going(device) for device in self._devices(entry)):
+                loops.release(lambda: self._devices(entry))
             if not self._devices(entry):
                 with self._attached(entry, source, readonly=wanted.readonly, keep=True):
                     pass
@@ -97,18 +100,17 @@ class FolderNode:
             raise precondition(
                 f"the volume is mounted at {there[0].target} already, for another staging path"
             )
-        _make_folder(staging)
         self._mount(entry, source, staging, wanted)
 
     def unstage(self, uuid: str, staging: Path) -> None:
-        """Unmount the staging path and let go of the device."""
+        """Unmount the staging path and release the device."""
         if not self._privileged:
             return
         self._unmount(staging)
         self._let_go(uuid)
 
     def holder(self, entry: JournalEntry, staging: Path) -> VolumeHolder | None:
-        """Who has the image attached, as it wrote down itself."""
+        """The node that has the image attached, as it recorded itself."""
         source = self._pools.path(entry)
         if not self._privileged or not self._devices(entry):
             return None
@@ -119,19 +121,19 @@ class FolderNode:
         return VolumeHolder() if there and not _holds(there, staging) else None
 
     def hold(self, entry: JournalEntry, holder: VolumeHolder) -> None:
-        """Write down who has it."""
+        """Record its holder."""
         if self._privileged:
             fencing.write_holder(self._source(entry), holder)
 
     def release(self, entry: JournalEntry, node: str) -> None:
-        """Nobody has it any more, if that node had it."""
+        """It has no holder any more, if that node had it."""
         source = self._pools.path(entry)
         found = fencing.read_holder(source)
         if found is not None and found.node == node:
             fencing.write_holder(source, None)
 
     def fence(self, entry: JournalEntry) -> None:
-        """Shut out whoever has the image."""
+        """Fence every user of the image."""
         source = self._source(entry)
         with _told(source, "fencing"):
             fencing.shut_out(source, loops.find)
@@ -149,7 +151,7 @@ class FolderNode:
         """Show the staged volume at a pod's path."""
         source = self._source(entry)
         if not self._privileged:
-            _link(source, target)
+            links.make(source, target)
             return
         there = self._mounts(entry, source)
         if entry.access != BLOCK and not _holds(there, staging):
@@ -175,14 +177,14 @@ class FolderNode:
         with _told(target):
             mounts.bind(staging, target, readonly=wanted.readonly)
 
-    def unpublish(self, target: Path) -> None:
+    def unpublish(self, uuid: str, target: Path) -> None:
         """Remove the mount, or the link, and then the path itself."""
         try:
             mode = target.lstat().st_mode
         except (FileNotFoundError, NotADirectoryError):
             return
         if stat.S_ISLNK(mode):
-            target.unlink()
+            links.remove(target, self._pools.file(uuid).stem, self._pools.data)
             return
         if self._privileged:
             self._unmount(target)
@@ -201,7 +203,7 @@ class FolderNode:
             raise
 
     def usage(self, entry: JournalEntry, path: Path) -> Usage:
-        """How full it is: of a folder what its files take, as nobody enforces its size."""
+        """How full it is: of a folder what its files take, as its size is not enforced."""
         source = self._staged(entry, path)
         if entry.access == BLOCK:
             return Usage(total=filesystems.size(source), used=0, available=0)
@@ -234,17 +236,17 @@ class FolderNode:
     def _attached(
         self, entry: JournalEntry, source: Path, *, readonly: bool, keep: bool = False
     ) -> AbstractContextManager[Path]:
-        """An image as a device, at least for a while; with ``keep`` until it is let go."""
-        return loops.attached(source, readonly=readonly, keep=keep)
+        """An image as a device, at least for a while; with ``keep`` until it is released."""
+        return loops.attached(source, readonly=readonly, keep=keep, again=not keep)
 
     def _follow(self, entry: JournalEntry, device: Path) -> None:
         """Let a device take the size that its image has now."""
         loops.follow(device)
 
     def _let_go(self, uuid: str) -> None:
-        """Detach a volume's devices, as far as nobody uses them.
+        """Detach a volume's devices, as far as they are unused.
 
-        Those of a file that was replaced are of no use to anybody, so nobody waits for them.
+        Those of a file that was replaced are useless, so they are not waited for.
         """
         file = self._pools.file(uuid)
         for device in loops.find(file, deleted=True):
@@ -268,7 +270,7 @@ class FolderNode:
         return [one for device in self._devices(entry) for one in mounts.of_device(device)]
 
     def _staged(self, entry: JournalEntry, path: Path) -> Path:
-        """What a volume is kept in that is at a path; NOT_FOUND if it is not there."""
+        """What a volume is kept in that is at a path; NOT_FOUND if it does not exist."""
         source = self._source(entry)
         self._require(entry, source, path)
         return source
@@ -309,10 +311,12 @@ class FolderNode:
             options.append("nouuid")  # a clone has its source's, and both may be mounted here
         short = not wanted.readonly and filesystems.short(source)
         with self._attached(entry, source, readonly=wanted.readonly) as device:
+            _make_folder(staging)
             if short:
                 filesystems.grow_unmounted(entry.access, device)
             with _told(staging, f"mounting {entry.access} with options {','.join(options) or '-'}"):
                 mounts.mount(device, staging, entry.access, options)
+            copies.thaw(staging)  # a killed copy may have left it frozen, and nowhere mounted
         if short and entry.access == filesystems.XFS:
             filesystems.grow_mounted(entry.access, device, staging)
 
@@ -356,7 +360,7 @@ class FolderNode:
 
 
 def _make_folder(path: Path) -> None:
-    """A folder to mount at; a link could lead anywhere and be gone when it is unmounted."""
+    """A folder to mount at; a link could lead anywhere and no longer exist when it is unmounted."""
     try:
         if path.is_symlink():
             raise precondition(f"{path} is a link; a volume cannot be shown there")
@@ -376,25 +380,14 @@ def _holds(there: list[mounts.Mounted], path: Path) -> bool:
     return any(one.target == real for one in there)
 
 
-def _link(source: Path, target: Path) -> None:
-    if target.is_symlink():
-        if target.resolve() == source.resolve():
-            return
-        raise precondition(f"{target} leads to something else")
-    if target.is_dir():
-        target.rmdir()
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.symlink_to(source.resolve(), target_is_directory=True)
-
-
 @contextmanager
 def _told(path: Path, what: str = "mounting") -> Iterator[None]:
-    """Turn what the kernel says into an answer."""
+    """Turn the kernel's error into an answer."""
     try:
         yield
     except OSError as error:
         if error.errno == errno.EBUSY:
-            raise precondition(f"{path} is in use; ask again when nobody uses it") from error
+            raise precondition(f"{path} is in use; ask again when it is not in use") from error
         if error.errno == errno.EINVAL:
             raise invalid(f"{what} at {path} is refused by the kernel: {error.strerror}") from error
         raise CsiError(Code.INTERNAL, f"{what} at {path} fails: {error.strerror}") from error

@@ -9,8 +9,8 @@
 
 The limit of a pool is what its configuration says; what is promised is counted by the journal, in
 one step with the reservation, so no number of racing controllers promises the same bytes twice.
-Images are sparse: a pool that is larger than the disk below it is told about at the start, and a
-disk that is full is RESOURCE_EXHAUSTED with nothing left behind.
+Images are sparse: a pool that is larger than the disk below it is reported at the start, and a disk
+that is full is RESOURCE_EXHAUSTED with nothing left behind.
 
 A copy is taken from an image that is in use after its file systems were frozen, so it is as after a
 power failure at one moment; from a device, after its cache was written.
@@ -22,7 +22,7 @@ import errno
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote, unquote
@@ -50,6 +50,7 @@ class FolderPools:
     """The pools of a data folder."""
 
     further: frozenset[str] = frozenset()
+    evident = False
 
     def __init__(self, data: Path, journal: Journal, *, privileged: bool) -> None:
         self._root = data / "pools"
@@ -73,11 +74,12 @@ class FolderPools:
             )
 
     def thaw(self) -> None:
-        """Let go of file systems that a killed controller had frozen for a copy."""
+        """Thaw file systems that a killed controller had frozen for a copy; not a live one's."""
         if self.privileged:
             for image in self._root.glob(f"*/*{IMAGE}"):
-                for target in _mounted_at(image):
-                    copies.thaw(target)
+                for one in _mounted(image):
+                    with suppress(CsiError), copies.alone(image, wait=False):
+                        copies.thaw(one.target)
 
     def folder(self, pool: str) -> Path:
         """The folder of a pool; any name is a single name there."""
@@ -118,7 +120,7 @@ class FolderPools:
         return {}
 
     def access(self, file_system: str, *, block: bool, shared: bool) -> str:
-        """An image where a device or file system is wanted; a folder for many writing nodes."""
+        """An image for a device or file system; a folder for many writing nodes."""
         if block and not self.privileged:
             raise invalid("block volumes need root; without it volumes are folders")
         if block and shared:
@@ -140,7 +142,7 @@ class FolderPools:
         return max(-(-bytes // _UNIT) * _UNIT, filesystems.SMALLEST.get(access, _UNIT))
 
     def image(self, entry: JournalEntry) -> Image | None:
-        """What is there for an entry."""
+        """The image or folder of an entry, if it exists."""
         path = self.path(entry)
         partial = path.with_name(path.name + copies.PARTIAL)
         complete = path.exists()
@@ -182,7 +184,7 @@ class FolderPools:
         return True
 
     def remove(self, entry: JournalEntry) -> None:
-        """Remove an image or folder, finished or not; one with somebody else's mark stays."""
+        """Remove an image or folder, finished or not; one with another mark stays."""
         path = self.path(entry)
         found = self.image(entry)
         if found is not None and not found.ours:
@@ -249,19 +251,20 @@ class FolderPools:
         if not self.privileged or source.access == FOLDER or source.stored is Stored.SNAPSHOT:
             yield
             return
-        with copies.frozen(_mounted_at(origin)):
+        mounted = _mounted(origin)
+        with copies.alone(origin) if mounted else nullcontext(), copies.frozen(mounted):
             for device in loops.find(origin):
                 loops.flush(device)
             yield
 
 
-def _mounted_at(image: Path) -> list[Path]:
-    """One path per file system on an image that is mounted."""
-    found: dict[tuple[int, int], Path] = {}
+def _mounted(image: Path) -> list[mounts.Mounted]:
+    """One mount per file system on an image that is mounted."""
+    found: dict[tuple[int, int], mounts.Mounted] = {}
     for device in loops.find(image):
         for one in mounts.of_device(device):
             if one.file_system in filesystems.KNOWN:
-                found.setdefault(one.device, one.target)
+                found.setdefault(one.device, one)
     return list(found.values())
 
 

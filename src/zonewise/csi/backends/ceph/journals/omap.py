@@ -6,25 +6,27 @@
                                           p.<pool> -> bytes promised by this object's entries
                                           i.<uuid> -> name
     entries.snapshot.<shard>              the same for snapshots
-    holder.<name of a controller>         locked as long as it lives
-    room.<pool>                           locked while room in a limited pool is judged
+    holder.<name of a controller>         locked as long as it is alive
+    room.<pool>                           locked while room in a limited pool is checked
 
-The entry is the truth. It is written with what it promises in one operation on one object, which
-Ceph does as a whole or not at all, and only if its revision and the sum are still as they were
-read: whoever loses reads again. Objects are many because operations on one wait for each other.
-A sum is not read first but remembered from our last write: alone we are right, and who is wrong
-loses nothing but the time to read.
+The entry is the source of truth. It is written with what it promises in one operation on one
+object, which Ceph does as a whole or not at all, and only if its revision and the sum are still as
+they were read: the loser reads again. There are many objects because operations on one wait for
+each other. A sum is not read first but remembered from our last write: a single writer is right,
+and a wrong sum costs nothing but the time to read.
 
 A name's shard is its hash, an id's its first digit; ``draw`` gives a name an id of its own shard,
 so that both are one operation. An id of another shard is written before its entry and removed after
 it, so every entry can be found by id. An id without an entry is what a crash in between leaves: it
-means nothing and is passed over.
+means nothing and is ignored.
 
-Where a pool has a limit, its sum is over all shards, so those who want room there take turns.
+Where a pool has a limit, its sum is over all shards, so requests for room there take turns.
 
-A controller lives as long as it renews a lock, and the OSD's clock judges, nobody else's. What a
-killed one held is free after ``lease`` seconds; what is done by one that was only too slow fails at
-its next compare-and-set.
+A controller is alive as long as it renews a lock (``lease``). What a killed one held is free after
+that time; one that was only too slow fails at its next compare-and-set.
+
+CREATED of an entry whose image proves it as well is written later (``marks``), together with
+others.
 """
 
 from __future__ import annotations
@@ -35,13 +37,15 @@ import threading
 import time
 import uuid as uuids
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
 import msgspec
 import rados
 
 from zonewise.csi.backends.ceph.connection import told
+from zonewise.csi.backends.ceph.journals.lease import JournalLease
+from zonewise.csi.backends.ceph.journals.marks import Marks
 from zonewise.csi.journal import bad_token, no_room
 from zonewise.csi.status import Code, CsiError
 from zonewise.storage.identifiers import Stored, is_uuid
@@ -56,14 +60,12 @@ from zonewise.storage.journal import (
 
 NAMESPACE = "zonewise"
 SHARDS = 16
-"""As many as a digit of an id tells apart."""
+"""As many as a digit of an id has values."""
 LEASE = 15
 HOLDER = "controller-"
 TRIES = 100
 BATCH = 1000
 
-_RENEW = 1
-_ALIVE = "alive"
 _FIXED = ("stored", "uuid", "name", "pool", "source")
 _DECODER = msgspec.json.Decoder(JournalEntry)
 
@@ -75,7 +77,7 @@ class OmapJournal:
         self, pool: rados.Ioctx, *, lease: int = LEASE, name: str = "", shards: int = SHARDS
     ) -> None:
         self._pool = pool
-        self._lease = lease
+        self._seconds = lease
         self._shards = shards
         self._turns = {
             self._place(stored, shard): threading.Lock()
@@ -83,23 +85,27 @@ class OmapJournal:
             for shard in range(shards)
         }
         self._sums: dict[tuple[str, str], bytes] = {}
-        self._name = name or new_name()
-        self._lock = threading.Lock()
-        self._alive: threading.Thread | None = None
-        self._closed = threading.Event()
+        self._lease = JournalLease(pool, name or new_name(), lease)
+        self._lives: dict[str, int] = {}
+        self._marks = Marks(self._mark)
 
     @property
     def name(self) -> str:
-        """Who writes here; known to be alive from the first time that somebody can read it."""
-        with self._lock:
-            if self._alive is None and not self._closed.is_set():
-                self._renew()
-                self._alive = threading.Thread(target=self._live, name="journal-lease", daemon=True)
-                self._alive.start()
-        return self._name
+        """The writer's name; its lock is held before another controller can read it."""
+        self._lease.begin()
+        return self._lease.name
 
     def find(self, stored: Stored, name: str) -> JournalEntry | None:
-        """The entry with a request's name."""
+        """The entry with a request's name; what was to be written about it later is written now."""
+        entry = self._found(stored, name)
+        if entry is None or not self._marks.take(entry):
+            return entry
+        try:
+            return self.change(entry, entry.created())
+        except JournalConflict:
+            return self._found(stored, name)
+
+    def _found(self, stored: Stored, name: str) -> JournalEntry | None:
         with told("reading the journal"):
             body = self._read(self._of_name(stored, name), [f"n.{name}"]).get(f"n.{name}")
         return None if body is None else _DECODER.decode(body)
@@ -121,8 +127,9 @@ class OmapJournal:
 
     def reserve(self, entry: JournalEntry, capacity: int | None) -> Reservation:
         """Write a new entry if neither name nor uuid are taken and its pool has room."""
+        life = self._lease.begin()
         made = msgspec.structs.replace(
-            entry, state=EntryState.RESERVED, holder=self.name, revision=1
+            entry, state=EntryState.RESERVED, holder=self._lease.name, revision=1
         )
         place = self._of_name(made.stored, made.name)
         with told(f"reserving {entry.stored.value} {entry.name}"), self._room(made.pool, capacity):
@@ -137,7 +144,10 @@ class OmapJournal:
             if apart and not self._take_id(made):
                 return self._taken_id(made)
             with self._turns[place]:
-                return self._enter(made, place, apart=apart)
+                found = self._enter(made, place, apart=apart)
+        if made.evident and found.entry is not None:
+            self._lives[made.uuid] = life
+        return found
 
     def _enter(self, made: JournalEntry, place: str, *, apart: bool) -> Reservation:
         name, id, pool = f"n.{made.name}", f"i.{made.uuid}", f"p.{made.pool}"
@@ -168,7 +178,7 @@ class OmapJournal:
         return Reservation(None, taken=taken)
 
     def _sum(self, place: str, pool: str) -> bytes:
-        """What an object promises in a pool, as we know it; to be compared with what it is."""
+        """What an object promises in a pool, as last seen; to be compared with its value."""
         known = self._sums.pop((place, pool), None)
         return self._read(place, [pool]).get(pool, b"") if known is None else known
 
@@ -189,8 +199,17 @@ class OmapJournal:
             self._replace(entry, _keys(made), more)
         return made
 
+    def settle(self, entry: JournalEntry) -> JournalEntry:
+        """The entry, created; written later if no controller can have taken it over from us."""
+        life = self._lives.pop(entry.uuid, None)
+        if life is None or not self._lease.held_since(life):
+            return self.change(entry, entry.created())
+        self._marks.later(entry)
+        return entry.created()
+
     def forget(self, entry: JournalEntry) -> None:
-        """Remove an entry that still is as it was read; gone already is fine."""
+        """Remove an entry that still is as it was read; not found is fine."""
+        self._lives.pop(entry.uuid, None)
         with told(f"forgetting {entry.stored.value} {entry.name}"):
             try:
                 self._replace(entry, {}, -entry.bytes)
@@ -203,20 +222,12 @@ class OmapJournal:
                     self._drop_id(entry)
 
     def holder(self, entry: JournalEntry) -> Holder:
-        """Who works on an entry: its lock is free, or it lives."""
+        """Which controller works on an entry: its lock is free, or it is alive."""
         if not entry.holder.startswith(HOLDER):
             return Holder.NOBODY
-        if entry.holder == self._name:
+        if entry.holder == self._lease.name:
             return Holder.OURS
-        key = f"holder.{entry.holder}"
-        with told("asking who is at work"):
-            try:
-                self._pool.lock_exclusive(key, _ALIVE, self._name, "", self._lease, 0)
-            except (rados.ObjectBusy, rados.ObjectExists):
-                return Holder.OTHER
-            with suppress(rados.ObjectNotFound):
-                self._pool.remove_object(key)
-        return Holder.NOBODY
+        return Holder.OTHER if self._lease.alive(entry.holder) else Holder.NOBODY
 
     def promised(self) -> Mapping[str, int]:
         """Bytes promised, by pool: a sum over the shards, not over entries."""
@@ -242,6 +253,8 @@ class OmapJournal:
         """Entries by uuid, after a token; 0 is no limit."""
         if token and not is_uuid(token):
             raise bad_token(token)
+        with suppress(CsiError):
+            self._marks.write()
         found: list[JournalEntry] = []
         with told("listing the journal"):
             for entry in self._entries(stored, token, min(limit + 1, BATCH) if limit else BATCH):
@@ -252,36 +265,39 @@ class OmapJournal:
         return EntryPage(tuple(found))
 
     def close(self) -> None:
-        """Nobody works on anything in this one's name any more."""
-        self._closed.set()
-        with self._lock:
-            thread, self._alive = self._alive, None
-        if thread is not None:
-            thread.join()
-            with suppress(rados.Error):
-                self._pool.remove_object(f"holder.{self._name}")
+        """Nothing is worked on in this journal's name any more."""
+        self._marks.close()
+        self._lease.close()
 
-    def _live(self) -> None:
-        while not self._closed.wait(self._lease / 3):
-            with suppress(CsiError, rados.Error):
-                self._renew()
+    def _mark(self, entries: Sequence[JournalEntry]) -> None:
+        """Write that entries are created, those that still are as we left them."""
+        places: defaultdict[str, list[JournalEntry]] = defaultdict(list)
+        for entry in entries:
+            places[self._of_name(entry.stored, entry.name)].append(entry)
+        with told("recording what was created"):
+            for place, some in places.items():
+                if not self._mark_all(place, some):
+                    for entry in some:
+                        self._mark_all(place, [entry])
 
-    def _renew(self) -> None:
-        with told("showing that the journal is in use"):
-            self._pool.lock_exclusive(
-                f"holder.{self._name}", _ALIVE, self._name, "", self._lease, _RENEW
-            )
+    def _mark_all(self, place: str, entries: Sequence[JournalEntry]) -> bool:
+        compared: dict[str, bytes] = {}
+        keys: dict[str, bytes] = {}
+        for entry in entries:
+            compared[f"r.{entry.name}"] = _revision(entry)
+            keys |= _keys(msgspec.structs.replace(entry.created(), revision=entry.revision + 1))
+        return self._write(place, compared, keys)
 
     @contextmanager
     def _room(self, pool: str, capacity: int | None) -> Iterator[None]:
-        """Alone with a pool's sum; nobody waits where nobody set a limit."""
+        """Exclusive access to a pool's sum; no lock where there is no limit."""
         if capacity is None:
             yield
             return
         key, cookie = f"room.{pool}", uuids.uuid4().hex
         for attempt in range(TRIES):
             try:
-                self._pool.lock_exclusive(key, "room", cookie, "", self._lease, 0)
+                self._pool.lock_exclusive(key, "room", cookie, "", self._seconds, 0)
                 break
             except rados.ObjectBusy:
                 time.sleep(min(0.05, 0.002 * (attempt + 1)))

@@ -1,9 +1,10 @@
 """All journals of a cluster as one: a class may name any pool for its journal.
 
 Which pools have one is written in them: an object of a known name. A name is looked up in the
-journals that are known here, among them its class's, so that a pool in a dead zone keeps nobody
-else waiting. An id that is in none of them is looked for in all pools before it counts as unknown:
-whoever deletes it would be told that it is gone.
+journals that are known here, among them its class's, so that a pool in a dead zone blocks no other
+request. An id that is in none of them is looked for in all pools before it counts as unknown: a
+delete of it would succeed. All pools are asked at once, and one that does not answer matters only
+to what is found in no other: a zone may be dead while a driver starts.
 
 Pools can be renamed. A journal is known by the number of its pool. An entry keeps the number of the
 pool its image is in, and is given out with the name that this pool has now; it is written back with
@@ -15,8 +16,10 @@ from __future__ import annotations
 
 import errno
 import threading
+import time
 from collections import Counter
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import rados
@@ -27,7 +30,14 @@ from zonewise.csi.backends.ceph.journals.omap import LEASE, NAMESPACE, OmapJourn
 from zonewise.csi.journal import bad_token
 from zonewise.csi.status import Code, CsiError, exhausted, invalid
 from zonewise.storage.identifiers import Stored, is_uuid
-from zonewise.storage.journal import EntryPage, EntryState, Holder, JournalEntry, Reservation
+from zonewise.storage.journal import (
+    EntryPage,
+    EntryState,
+    Holder,
+    JournalEntry,
+    Reservation,
+    merged,
+)
 from zonewise.storage.parameters import FOREIGN, ClassParameters
 
 MARK = "journal"
@@ -39,6 +49,12 @@ NUMBER = "poolID"
 """The number of the pool that an entry's image is in."""
 RESERVED_AS = "poolName"
 """The name that this pool had, of an entry whose pool was renamed; never written."""
+CLUSTER = "cluster"
+"""The id of the cluster that an entry was made in."""
+AT_ONCE = 32
+"""How many pools are asked at once whether they have a journal."""
+AGAIN_SECONDS = 30.0
+"""How long sums do without the journals of pools that did not answer."""
 CLAIM_KEYS = ("pvc/name", "pvc/namespace", "pv/name")
 
 
@@ -53,6 +69,7 @@ class JournalPools:
         self._lock = threading.Lock()
         self._journals: dict[int, OmapJournal] = {}
         self._looked = False
+        self._tried = float("-inf")
 
     def begin(self, pool: str) -> None:
         """See to it that a pool has a journal; INVALID_ARGUMENT if it cannot have one."""
@@ -77,11 +94,8 @@ class JournalPools:
         """What every entry on Ceph keeps: its journal, the cluster, the claim's names."""
         if not parameters.pool:
             raise invalid("the parameter pool is missing: it names the pool of the journal")
-        cluster = self._ceph.cluster.cluster_id
-        if parameters.cluster_id not in ("", cluster):
-            raise invalid(f"clusterID {parameters.cluster_id!r} is not in the configuration")
         self.begin(parameters.pool)
-        found = {POOL: parameters.pool, "cluster": cluster}
+        found = {POOL: parameters.pool, CLUSTER: self._ceph.cluster.cluster_id}
         found[POOL_NUMBER] = str(self._ceph.number(parameters.pool))
         for key in CLAIM_KEYS:
             if value := request.get(FOREIGN + key):
@@ -90,38 +104,51 @@ class JournalPools:
 
     @property
     def name(self) -> str:
-        """Who writes: the same in all of them."""
+        """The writer's name: the same in all of them."""
         return self._name
 
     def find(self, stored: Stored, name: str) -> JournalEntry | None:
         """The entry with a request's name."""
-        found = (one.find(stored, name) for one in (self._journals or self._look()).values())
+        found = (one.find(stored, name) for one in self._some().values())
         return next((self._seen(entry) for entry in found if entry is not None), None)
 
     def get(self, stored: Stored, uuid: str) -> JournalEntry | None:
         """The entry of an id; journals that are new to us are looked for before it is unknown."""
         tried: set[int] = set()
-        for known in (self._journals, None):
-            for pool, journal in (self._look() if known is None else known).items():
+        silent: CsiError | None = None
+        for again in (False, True):
+            if again:
+                silent = self._look()
+            for pool, journal in self._journals.items():
                 entry = None if pool in tried else journal.get(stored, uuid)
                 tried.add(pool)
                 if entry is not None:
                     return self._seen(entry)
+        if silent is not None:
+            raise silent
         return None
 
     def draw(self, stored: Stored, name: str) -> str:
         """A new uuid; the shards are the same in all of them."""
-        return next(iter((self._journals or self._look()).values())).draw(stored, name)
+        return next(iter(self._some().values())).draw(stored, name)
 
     def reserve(self, entry: JournalEntry, capacity: int | None) -> Reservation:
         """Write a new entry into the journal that it names."""
         attributes = {key: kept for key, kept in entry.attributes.items() if key != RESERVED_AS}
         try:
             attributes[NUMBER] = str(self._ceph.number(entry.pool))
-        except PoolMissing as error:  # deleted since it was chosen: another may be
+        except PoolMissing as error:
+            taken = self.find(entry.stored, entry.name)
+            if taken is not None:
+                return Reservation(None, taken=taken)
+            # Deleted since it was chosen: another may be.
             raise exhausted(error.message) from error
-        fresh = structs.replace(entry, attributes=attributes)
-        return self._of(entry).reserve(fresh, capacity)
+        own = self._of(entry)
+        for other in self._journals.values():
+            taken = other.find(entry.stored, entry.name) if other is not own else None
+            if taken is not None:
+                return Reservation(None, taken=self._seen(taken))
+        return own.reserve(structs.replace(entry, attributes=attributes), capacity)
 
     def change(
         self, entry: JournalEntry, changed: JournalEntry, capacity: int | None = None
@@ -130,18 +157,25 @@ class JournalPools:
         made = self._of(entry).change(_written(entry), _written(changed), capacity)
         return structs.replace(made, pool=changed.pool, attributes=changed.attributes)
 
+    def settle(self, entry: JournalEntry) -> JournalEntry:
+        """The entry, created."""
+        made = self._of(entry).settle(_written(entry))
+        return structs.replace(made, pool=entry.pool, attributes=entry.attributes)
+
     def forget(self, entry: JournalEntry) -> None:
         """Remove an entry that still is as it was read."""
         self._of(entry).forget(_written(entry))
 
     def holder(self, entry: JournalEntry) -> Holder:
-        """Who works on an entry."""
+        """Which controller works on an entry."""
         return self._of(entry).holder(entry)
 
     def promised(self) -> Mapping[str, int]:
-        """Bytes promised, by pool, in all journals."""
+        """Bytes promised, by pool, in all journals whose pools answer."""
+        if not self._looked and time.monotonic() - self._tried > AGAIN_SECONDS:
+            self._look()
         total: Counter[str] = Counter()
-        for journal in self._all().values():
+        for journal in self._journals.values():
             total.update(journal.promised())
         return dict(sorted(total.items()))
 
@@ -155,28 +189,29 @@ class JournalPools:
         states: frozenset[EntryState] = frozenset(EntryState),
     ) -> EntryPage:
         """Entries by uuid: a page of each journal, and the smallest of them all."""
-        if token and not is_uuid(token):  # said also where there is no journal yet
+        if token and not is_uuid(token):  # an error also where there is no journal yet
             raise bad_token(token)
         pages = [
             one.page(stored, token=token, limit=limit, source=source, states=states)
             for one in self._all().values()
         ]
-        entries = sorted(
-            (entry for page in pages for entry in page.entries), key=lambda entry: entry.uuid
-        )
-        whole = not limit or (len(entries) <= limit and not any(page.token for page in pages))
+        found = merged(pages, limit)
         names: dict[str, str | None] = {}
-        seen = tuple(self._seen(entry, names) for entry in (entries if whole else entries[:limit]))
-        return EntryPage(seen, "" if whole else seen[-1].uuid)
+        return EntryPage(tuple(self._seen(entry, names) for entry in found.entries), found.token)
 
     def close(self) -> None:
-        """Nobody works on anything in this one's name any more."""
+        """Nothing is worked on in this journal's name any more."""
         for journal in self._journals.values():
             journal.close()
 
     def _of(self, entry: JournalEntry) -> OmapJournal:
         number = int(entry.attributes[POOL_NUMBER])
-        found = self._journals.get(number) or self._look().get(number)
+        found = self._journals.get(number)
+        if found is None:
+            silent = self._look()
+            found = self._journals.get(number)
+            if found is None and silent is not None:
+                raise silent
         if found is None:
             raise CsiError(
                 Code.UNAVAILABLE, f"the journal of {entry.name} was in a pool that is gone"
@@ -201,15 +236,33 @@ class JournalPools:
         )
 
     def _all(self) -> Mapping[int, OmapJournal]:
-        return self._journals if self._looked else self._look()
+        """All of them; raises if a pool does not say whether it has one."""
+        silent = None if self._looked else self._look()
+        if silent is not None:
+            raise silent
+        return self._journals
 
-    def _look(self) -> Mapping[int, OmapJournal]:
-        for pool in self._ceph.pools():
+    def _some(self) -> Mapping[int, OmapJournal]:
+        """Those that are known; all if none is."""
+        return self._journals or self._all()
+
+    def _look(self) -> CsiError | None:
+        """Look for journals in all pools; the error of one that does not answer."""
+        pools = self._ceph.pools()
+        with ThreadPoolExecutor(min(AT_ONCE, len(pools) or 1)) as asking:
+            failed = [error for error in asking.map(self._looked_into, pools) if error is not None]
+        self._looked = self._looked or not failed
+        self._tried = time.monotonic()
+        return next(iter(failed), None)
+
+    def _looked_into(self, pool: str) -> CsiError | None:
+        try:
             with suppress(PoolMissing):  # it was removed or renamed just now
                 if self._ceph.number(pool) not in self._journals and self._has(pool):
                     self._add(pool)
-        self._looked = True
-        return self._journals
+        except CsiError as error:
+            return error
+        return None
 
     def _has(self, pool: str) -> bool:
         with told(f"looking for a journal in pool {pool}"):
@@ -228,9 +281,15 @@ class JournalPools:
 
 
 def image_pool(ceph: Ceph, entry: JournalEntry) -> rados.Ioctx:
-    """The pool that an entry's image is in, however it is called; PoolMissing if it is gone."""
+    """The pool that an entry's image is in, whatever its name; PoolMissing if it is deleted."""
     number = entry.attributes.get(NUMBER)
     return ceph.pool(entry.pool) if number is None else ceph.numbered(int(number), entry.pool)
+
+
+def pool_gone(ceph: Ceph, entry: JournalEntry) -> bool:
+    """Whether the pool of an entry was deleted; one without a number may only have been renamed."""
+    number = entry.attributes.get(NUMBER)
+    return number is not None and ceph.name_of(int(number), entry.pool) is None
 
 
 def reserved_as(entry: JournalEntry) -> str:
@@ -247,6 +306,6 @@ def _written(entry: JournalEntry) -> JournalEntry:
 
 
 def claim_names(entry: JournalEntry) -> dict[str, str]:
-    """The claim's names as metadata, for people who look."""
+    """The claim's names as metadata, for administrators."""
     kept = entry.attributes
     return {FOREIGN + key: kept[key] for key in CLAIM_KEYS if key in kept}

@@ -1,0 +1,114 @@
+"""Liveness: a controller is alive as long as it renews a lock, by the OSD's clock.
+
+Others take over what a controller works on only when its lock has expired. So as long as it has
+not, none has: ``held_since`` tells that without a request. It counts from when a renewal was sent,
+not from its answer, ends before the OSD's count does, and once there may have been a gap the
+controller's earlier life is over, though it has the same name: another controller may have looked
+meanwhile.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import suppress
+
+import rados
+
+from zonewise.csi.backends.ceph.connection import told
+from zonewise.csi.status import CsiError
+
+SURE = 0.75
+"""How much of a lease is relied upon here; the rest is for clocks that run differently."""
+UNSURE_SECONDS = 1.5
+"""The least that is not relied upon.
+
+Ceph's Python module passes a lock's duration without setting its microseconds. What stands there by
+chance makes the lock up to 4.3 s longer, or, where the OSD's sum wraps, up to 1 s shorter.
+"""
+
+_RENEW = 1
+_ALIVE = "alive"
+
+
+class JournalLease:
+    """The lock of one controller in a pool; taken when it is first needed."""
+
+    def __init__(self, pool: rados.Ioctx, name: str, seconds: int) -> None:
+        self.name = name
+        self._pool = pool
+        self._seconds = seconds
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._closed = threading.Event()
+        self._life = 0
+        self._until = 0.0
+
+    def begin(self) -> int:
+        """Take the lock, or keep it; returns the number of this life."""
+        with self._lock:
+            if self._thread is None and not self._closed.is_set():
+                self._renew()
+                self._thread = threading.Thread(
+                    target=self._live, name="journal-lease", daemon=True
+                )
+                self._thread.start()
+        return self._life
+
+    def held_since(self, life: int) -> bool:
+        """Whether no controller can have taken us for dead since that life began."""
+        # In this order: a renewal after a gap begins another life before it lasts longer.
+        return _now() < self._until and life == self._life
+
+    def alive(self, name: str) -> bool:
+        """Whether another controller is alive."""
+        key = f"holder.{name}"
+        with told("asking who is at work"):
+            try:
+                self._pool.lock_exclusive(key, _ALIVE, self.name, "", self._seconds, 0)
+            except (rados.ObjectBusy, rados.ObjectExists):
+                return True
+            with suppress(rados.ObjectNotFound):
+                self._pool.remove_object(key)
+        return False
+
+    def stop(self) -> None:
+        """Stop renewing, as a controller that died does."""
+        self._closed.set()
+        with self._lock:
+            thread = self._thread
+        if thread is not None:
+            thread.join()
+
+    def close(self) -> None:
+        """Others need not wait for its end."""
+        self.stop()
+        if self._thread is not None:
+            self._thread = None
+            with suppress(rados.Error):
+                self._pool.remove_object(f"holder.{self.name}")
+
+    def _live(self) -> None:
+        while not self._closed.wait(self._seconds / 3):
+            with suppress(CsiError, rados.Error):
+                self._renew()
+
+    def _renew(self) -> None:
+        sent = _now()
+        with told("showing that the journal is in use"):
+            self._pool.lock_exclusive(
+                f"holder.{self.name}", _ALIVE, self.name, "", self._seconds, _RENEW
+            )
+        if _now() >= self._until:
+            self._life += 1
+        self._until = sent + relied_upon(self._seconds)
+
+
+def relied_upon(seconds: int) -> float:
+    """How long after a renewal was sent a lock with that duration is certainly held."""
+    return min(seconds * SURE, seconds - UNSURE_SECONDS)
+
+
+def _now() -> float:
+    """Also while the machine sleeps."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)

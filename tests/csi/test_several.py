@@ -1,0 +1,149 @@
+"""A driver with several clusters, without any of them: where a call belongs, who waits for whom."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from zonewise.csi.answering import answered
+from zonewise.csi.driver import DataFolder, Threads, open_data
+from zonewise.csi.protocol import csi_pb2 as csi
+from zonewise.csi.services.plugin import Plugin
+from zonewise.csi.status import Code, CsiError, aborted
+from zonewise.storage import EntryState, JournalEntry, Stored
+from zonewise.storage.configuration import StorageConfiguration
+from zonewise.storage.domains import DomainLabels
+from zonewise.storage.identifiers import StorageId
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> Iterator[dict[str, DataFolder]]:
+    """Two journals in the place of two clusters'."""
+    made = {name: open_data(tmp_path / name, privileged=False) for name in ("east", "west")}
+    yield made
+    for one in made.values():
+        one.close()
+
+
+@pytest.fixture
+def plugin(folders: dict[str, DataFolder]) -> Plugin:
+    """A driver with both."""
+    labels = DomainLabels("csi.example.com")
+    return Plugin(
+        "csi.example.com", "1", labels, StorageConfiguration, lambda: folders, folders["east"].locks
+    )
+
+
+def recorded(folder: DataFolder, name: str, uuid: str) -> JournalEntry:
+    """A finished volume in a journal."""
+    entry = JournalEntry(stored=Stored.VOLUME, uuid=uuid, name=name, pool="p", bytes=1)
+    made = folder.journal.reserve(entry, None).entry
+    assert made is not None
+    assert made.state is EntryState.RESERVED
+    return folder.journal.change(made, made.created())
+
+
+def code(call: Callable[[], object]) -> Code:
+    """The code that a call is refused with."""
+    with pytest.raises(CsiError) as caught:
+        call()
+    return caught.value.code
+
+
+def test_a_class_names_its_cluster(plugin: Plugin, folders: dict[str, DataFolder]) -> None:
+    """One of several that there is; the only one need not be named."""
+    assert plugin.of_class("west").journal is folders["west"].journal
+    for wrong in ("", "north"):
+        with pytest.raises(CsiError, match="east, west") as caught:
+            plugin.of_class(wrong)
+        assert caught.value.code is Code.INVALID_ARGUMENT
+    del folders["east"]
+    assert plugin.of_class("").journal is folders["west"].journal
+    assert code(lambda: plugin.of_class("east")) is Code.INVALID_ARGUMENT
+
+
+def test_an_id_leads_to_its_cluster(plugin: Plugin, folders: dict[str, DataFolder]) -> None:
+    """By the name that it carries; else by its uuid; what is not known is not taken for gone."""
+    uuid = "1" * 32
+    entry = recorded(folders["west"], "pvc-1", uuid)
+    for cluster in ("west", "", "renamed"):
+        id = str(StorageId(Stored.VOLUME, uuid, 4 if cluster else 0, cluster))
+        assert plugin.existing(id, Stored.VOLUME) == entry
+    lost = str(StorageId(Stored.VOLUME, "2" * 32, 4, "north"))
+    assert code(lambda: plugin.existing(lost, Stored.VOLUME)) is Code.FAILED_PRECONDITION
+    assert plugin.entry(lost, Stored.VOLUME) is None
+    gone = str(StorageId(Stored.VOLUME, "2" * 32, 4, "east"))
+    for id in (gone, "garbage"):
+        assert code(partial(plugin.existing, id, Stored.VOLUME)) is Code.NOT_FOUND
+
+
+def test_pages_go_over_all_clusters(plugin: Plugin, folders: dict[str, DataFolder]) -> None:
+    """By uuid, each volume once, also where two names mean the same cluster."""
+    for number in range(9):
+        recorded(folders["east" if number % 3 else "west"], f"pvc-{number}", f"{number:032x}")
+    folders["orient"] = folders["east"]
+    found, token = [], ""
+    while True:
+        answer = plugin.page(
+            Stored.VOLUME,
+            token,
+            2,
+            lambda page: csi.ListVolumesResponse(
+                entries=[
+                    csi.ListVolumesResponse.Entry(volume=csi.Volume(volume_id=one.name))
+                    for one in page.entries
+                ],
+                next_token=page.token,
+            ),
+        )
+        found += [one.volume.volume_id for one in answer.entries]
+        token = answer.next_token
+        if not token:
+            break
+    assert found == [f"pvc-{number}" for number in range(9)]
+
+
+def test_a_request_says_which_cluster_it_is_about(plugin: Plugin) -> None:
+    """By its class, its volume, its snapshot or its source; a list is about none."""
+    id = str(StorageId(Stored.VOLUME, "1" * 32, 4, "west"))
+    for request in (
+        csi.CreateVolumeRequest(parameters={"clusterID": "west"}),
+        csi.NodeStageVolumeRequest(volume_id=id),
+        csi.CreateSnapshotRequest(source_volume_id=id),
+        csi.DeleteSnapshotRequest(snapshot_id=id.replace("vol-", "snap-")),
+    ):
+        assert plugin.cluster_of(request) == "west"
+    assert plugin.cluster_of(csi.ListVolumesRequest()) == ""
+    assert plugin.cluster_of(csi.DeleteVolumeRequest(volume_id="garbage")) == ""
+
+
+def test_who_does_not_answer_is_left_out() -> None:
+    """The others' answers count; if nobody answers that is an error."""
+
+    def away() -> int:
+        raise aborted("away")
+
+    told: dict[str, CsiError] = {}
+    assert answered({"east": lambda: 1, "west": away}, told) == {"east": 1}
+    assert [*told] == ["west"]
+    assert code(lambda: answered({"west": away})) is Code.ABORTED
+
+
+@pytest.mark.asyncio
+async def test_a_full_lane_holds_up_no_other() -> None:
+    """What waits in one lane does not keep another from its work."""
+    threads, go = Threads(2), threading.Event()
+    waiting = [asyncio.create_task(threads(lambda: go.wait(60), "west")) for _ in range(3)]
+    await asyncio.sleep(0)
+    try:
+        assert await threads(lambda: "done", "east") == "done"
+        assert not any(one.done() for one in waiting)
+    finally:
+        go.set()
+        await asyncio.gather(*waiting)
+        threads.close()

@@ -1,0 +1,41 @@
+"""Answers that are ready: their turns, and when those are written."""
+
+from __future__ import annotations
+
+from zonewise.dns.kept import KeptAnswers, Turns, kind_of
+
+
+def test_each_order_is_written_when_its_turn_first_comes() -> None:
+    """The first costs no other, and after one round nothing is written any more."""
+    written: list[int] = []
+
+    def write(turn: int) -> bytes:
+        written.append(turn)
+        return b"%d" % turn
+
+    turns = Turns(b"0", 3, write, records=3)
+    assert turns.next() == b"0"
+    assert written == []
+    assert [turns.next() for _ in range(6)] == [b"1", b"2", b"0", b"1", b"2", b"0"]
+    assert written == [1, 2]
+
+
+def test_one_order_is_told_for_ever() -> None:
+    """An answer without an order of its own is one packet."""
+    turns = Turns(b"x")
+    assert [turns.next() for _ in range(3)] == [b"x"] * 3
+    assert turns.size == 1
+
+
+def test_answers_are_counted_by_kind_however_many_are_kept() -> None:
+    """Questions of one kind share a count, which outlives them: reading it is no walk."""
+    kept = KeptAnswers()
+    kind = kind_of("cluster.local.", 1, 0, stream=False, do=False, asked=50, told=150)
+    other = kind_of("cluster.local.", 28, 3, stream=False, do=False, asked=50, told=150)
+    for name, what in ((b"a", kind), (b"b", kind), (b"c", other)):
+        kept.keep(name, what, frozenset({("service", "x", name.decode())}), Turns(b"packet"))
+    for name, hits in ((b"a", 3), (b"b", 4), (b"c", 5)):
+        kept.table[name].tally.hits += hits
+    assert kept.table[b"a"].tally is kept.table[b"b"].tally
+    kept.drop([("service", "x", "a"), ("service", "x", "c")])
+    assert kept.counts() == {kind: 7, other: 5}

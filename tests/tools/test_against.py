@@ -1,0 +1,44 @@
+"""Benchmarks of two revisions, compared in one run; with a measurement that only pretends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from benchmarks import against
+
+
+def sheet(title: str, **ours: float) -> dict[str, Any]:
+    lines = [
+        {"name": name, "unit": "1/s", "ours": value, "higher_is_better": True}
+        for name, value in ours.items()
+    ]
+    return {"title": title, "lines": lines}
+
+
+def test_both_revisions_run_in_turns_and_medians_are_compared(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """That revision runs first and last; only lines that both have are compared."""
+    order: list[str] = []
+    there = {"create": iter((10.0, 30.0)), "gone": iter((1.0, 1.0))}
+    here = {"create": iter((18.0, 14.0)), "new": iter((1.0, 1.0))}
+
+    def measured(tree: Path, name: str) -> dict[str, Any]:
+        order.append("here" if tree == against.HERE else "there")
+        values = here if tree == against.HERE else there
+        return {name: [sheet("writes", **{line: next(each) for line, each in values.items()})]}
+
+    monkeypatch.setattr(against, "measured", measured)
+    monkeypatch.setattr(against, "archived", lambda revision, folder: None)
+    (only,) = against.against("v1", "embedded.writes")
+    assert order == ["there", "here", "here", "there"]
+    assert [(line.name, line.ours, line.real) for line in only.lines] == [("create", 16.0, 20.0)]
+    assert "v1" in only.text()
+
+
+def test_what_is_no_revision_is_refused(tmp_path: Path) -> None:
+    """A revision that git does not know ends the program with its name."""
+    with pytest.raises(SystemExit, match="no-such-revision"):
+        against.archived("no-such-revision", tmp_path)
