@@ -1,7 +1,8 @@
 """``python -m benchmarks [names] [-o json]`` runs benchmarks and prints their tables.
 
 A benchmark is a function without arguments that gives tables. Each package below this one names its
-own in ``BENCHMARKS``; ``runtime`` runs all of a package, ``runtime.watch`` one of them.
+own in ``BENCHMARKS``; ``runtime`` runs all of a package, ``runtime.watch`` one of them. With
+``--against REV`` our numbers are compared with those of another revision, in turns.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ import pkgutil
 import platform
 import sys
 from collections.abc import Callable, Iterable
+from functools import partial
 from importlib import import_module
 from typing import Any, Protocol
 
 import benchmarks
+from benchmarks.against import against
 
 
 class Report(Protocol):
@@ -64,9 +67,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", help="packages or benchmarks; all if none is given")
     parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
+    parser.add_argument(
+        "--against", metavar="REV", help="compare with another revision of this repository instead"
+    )
     arguments = parser.parse_args()
+    asked = chosen(arguments.names, found())
+    if arguments.against:
+        asked = {name: partial(against, arguments.against, name) for name in asked}
     tables: dict[str, list[Report]] = {}
-    for name, function in chosen(arguments.names, found()).items():
+    for name, function in asked.items():
         print(f"== {name}", file=sys.stderr, flush=True)
         tables[name] = []
         for table in function():

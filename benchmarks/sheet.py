@@ -31,6 +31,7 @@ class Sheet:
     lines: tuple[Line, ...]
     note: str = ""
     goal: float = 1.0
+    peer: str = "real"
 
     def plain(self) -> dict[str, Any]:
         """For machines."""
@@ -40,7 +41,7 @@ class Sheet:
     def text(self) -> str:
         """For people."""
         width = max(len(line.name) for line in self.lines)
-        rows = [self.title, f"   {'':<{width}} {'ours':>12} {'real':>12}"]
+        rows = [self.title, f"   {'':<{width}} {'ours':>12} {self.peer[:12]:>12}"]
         for line in self.lines:
             mark = " " if line.advantage >= self.goal else "!"
             rows.append(

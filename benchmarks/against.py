@@ -1,0 +1,116 @@
+"""The same benchmarks on another revision of this repository, in turns with this one.
+
+A change that should cost nothing is compared with what was there before it, on one machine in one
+run: that revision, this one, this one, that revision, each in processes of its own, so that neither
+gets the quieter half. Both run their own benchmarks with the interpreter and the packages of this
+environment. What is compared are our numbers; the peer of a benchmark runs beside each of them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.sheet import Line, Sheet
+
+HERE = Path(__file__).resolve().parents[1]
+NOISE = 0.9
+
+
+@dataclass(frozen=True)
+class Number:
+    """One line of one benchmark, as every run gave it."""
+
+    unit: str
+    higher_is_better: bool
+    values: tuple[float, ...]
+
+
+Numbers = dict[tuple[str, str], Number]
+
+
+def against(revision: str, name: str) -> Iterator[Sheet]:
+    """The lines of a benchmark that both revisions have, with both revisions' numbers."""
+    with tempfile.TemporaryDirectory(prefix="zonewise-against-") as folder:
+        there = Path(folder)
+        archived(revision, there)
+        runs: dict[Path, list[Numbers]] = {there: [], HERE: []}
+        for tree in (there, HERE, HERE, there):
+            runs[tree].append(numbers(measured(tree, name)))
+    before, now = merged(runs[there]), merged(runs[HERE])
+    for title in dict.fromkeys(title for title, _ in now):
+        lines = tuple(
+            Line(
+                name=line,
+                unit=now[title, line].unit,
+                ours=statistics.median(now[title, line].values),
+                real=statistics.median(before[title, line].values),
+                higher_is_better=now[title, line].higher_is_better,
+            )
+            for of, line in now
+            if of == title and (of, line) in before
+        )
+        if lines:
+            yield Sheet(title=title, lines=lines, peer=revision, goal=NOISE)
+
+
+def archived(revision: str, folder: Path) -> None:
+    """That revision's files in a folder."""
+    archive = folder / ".archive"
+    made = subprocess.run(
+        ["git", "archive", f"--output={archive}", "--format=tar", revision], cwd=HERE, check=False
+    )
+    if made.returncode:
+        sys.exit(f"{revision} is no revision of this repository")
+    subprocess.run(["tar", "-xf", archive, "-C", folder], check=True)
+
+
+def measured(tree: Path, name: str) -> dict[str, Any]:
+    """What a revision's own benchmark says."""
+    print(
+        f"== {name} of {'this tree' if tree == HERE else 'the other'}", file=sys.stderr, flush=True
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks", name, "-o", "json"],
+        cwd=tree,
+        env=os.environ | {"PYTHONPATH": f"{tree / 'src'}{os.pathsep}{tree}"},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    made: dict[str, Any] = json.loads(done.stdout)["benchmarks"]
+    return made
+
+
+def numbers(benchmarks: dict[str, Any]) -> Numbers:
+    """Our number of every line of every sheet."""
+    return {
+        (sheet["title"], line["name"]): Number(
+            line["unit"], line["higher_is_better"], (line["ours"],)
+        )
+        for sheets in benchmarks.values()
+        for sheet in sheets
+        for line in sheet.get("lines", ())
+    }
+
+
+def merged(runs: Sequence[Numbers]) -> Numbers:
+    """The numbers of several runs together; only what all of them have."""
+    first, *others = runs
+    return {
+        key: Number(
+            number.unit,
+            number.higher_is_better,
+            (*number.values, *(value for other in others for value in other[key].values)),
+        )
+        for key, number in first.items()
+        if all(key in other for other in others)
+    }
