@@ -1,6 +1,7 @@
 """Programs that print credentials: good, bad and slow ones."""
 
 import asyncio
+import fcntl
 import json
 import os
 import signal
@@ -220,6 +221,22 @@ async def test_a_cancelled_wait_kills_the_program(script: Script, tmp_path: Path
     with pytest.raises(asyncio.CancelledError):
         await waiting
     assert not running(int((tmp_path / "pid").read_text()))
+
+
+@pytest.mark.parametrize("turns", range(8))
+async def test_a_start_that_is_cancelled_leaves_nothing(
+    script: Script, tmp_path: Path, turns: int
+) -> None:
+    """However far the start got, neither the program nor what it started runs on."""
+    text = "exec 9> lock; flock 9; (sleep 600) & echo $$ > p; mv p pid; wait"
+    waiting = asyncio.create_task(source(script(text)).current())
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    with (tmp_path / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # what was killed lets go of it
 
 
 async def test_endless_output_is_bounded(script: Script) -> None:

@@ -97,8 +97,8 @@ class ExecCredentials(FetchedCredentials):
         seconds = self._timeout
         if seconds is None:
             seconds = INTERACTIVE_TIMEOUT if interactive else TIMEOUT
-        try:
-            process, output = await asyncio.get_running_loop().subprocess_exec(
+        starting = asyncio.ensure_future(
+            asyncio.get_running_loop().subprocess_exec(
                 Output,
                 found,
                 *plugin.arguments,
@@ -108,6 +108,15 @@ class ExecCredentials(FetchedCredentials):
                 stderr=None if interactive else asyncio.subprocess.PIPE,
                 start_new_session=not interactive,
             )
+        )
+        try:
+            process, output = await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            # A start that is cancelled half-way kills the program only, and then waits until those
+            # that it started close its output.
+            with contextlib.suppress(OSError, ValueError):
+                await _end(*await starting, group=not interactive)
+            raise
         except (OSError, ValueError) as error:
             why = reason(error) if isinstance(error, OSError) else "its arguments are not text"
             raise self._hopeless(f"cannot be run: {why}", "correct the kubeconfig") from error
