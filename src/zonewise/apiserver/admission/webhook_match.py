@@ -89,7 +89,7 @@ class Hook:
 
     @cached_property
     def conditions(self) -> MatchConditions:
-        """Its match conditions; CompileError if they are none."""
+        """Its match conditions."""
         return conditions_of([msgspec.to_builtins(one) for one in self.spec.match_conditions])
 
     def wants(

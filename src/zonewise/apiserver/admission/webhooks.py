@@ -39,7 +39,6 @@ from zonewise.apiserver.request import status_errors
 from zonewise.apiserver.store.history import StoreEvent
 from zonewise.apiserver.store.state import State
 from zonewise.apiserver.webhooks.caller import Caller, Unanswered
-from zonewise.machinery.cel import CompileError
 from zonewise.machinery.cel.match_conditions import ConditionFailed
 from zonewise.machinery.decoding import validation
 from zonewise.machinery.decoding.validation import WrongType
@@ -270,8 +269,9 @@ class Webhooks:
                 object=await _shown(attributes, invocation, attributes.obj),
                 old_object=await _shown(attributes, invocation, attributes.old),
             )
-        except (CompileError, ConditionFailed) as error:
+        except ConditionFailed as error:
             if hook.ignores_failure:
+                _log.warning("webhook skipped", webhook=hook.name, why=str(error))
                 return False
             resource = attributes.served.kind.resource
             raise status_errors.forbidden(resource, attributes.name, str(error)) from None
