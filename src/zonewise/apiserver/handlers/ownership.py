@@ -31,6 +31,7 @@ def write(served: Served, *, manager: str, now: str, subresource: str = "") -> W
             subresource,
             has_status="status" in served.kind.subresources,
             custom=served.custom,
+            replicas=served.rules.scale_paths[0],
         ),
         custom=served.custom,
         views=_views(served) if served.versions is not None else None,
