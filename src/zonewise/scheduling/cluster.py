@@ -209,10 +209,6 @@ class SchedulerCluster:
         if name in self.node_infos:
             self.node_infos[name].version = version
 
-    def pod_info(self, key: Key) -> PodInfo | None:
-        """The pod on a node, or assumed there."""
-        return self._pod_infos.get(key)
-
     # What follows
 
     def decide(self, pod: Pod) -> SchedulingDecision:
@@ -238,8 +234,7 @@ class SchedulerCluster:
             return SchedulingDecision(node=nominated, claims=self._claims(pod, asked, nominated))
         best = ranking.best(excluded)
         if best is not None:
-            name, score = best
-            return SchedulingDecision(node=name, score=score, claims=self._claims(pod, asked, name))
+            return SchedulingDecision(node=best, claims=self._claims(pod, asked, best))
         same = (requirements, pod.spec.priority or 0, pod.spec.preemption_policy, nominated)
         known = self._refused.get(same)
         if known is None or excluded:

@@ -103,19 +103,16 @@ class Preemption:
 
     node: str
     victims: tuple[Key, ...]
-    violations: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulingDecision:
     """The node, or the reason of every node; then maybe a node where pods make room.
 
-    ``message`` is empty if a node was found. ``score`` is what the chosen node had; it means
-    nothing beyond this decision.
+    ``message`` is empty if a node was found.
     """
 
     node: str = ""
-    score: int = 0
     claims: Mapping[Key, str] = field(default_factory=dict)
     """Claims that waited for the node, and the volumes they get; "" is one that must be made."""
     message: str = ""

@@ -58,7 +58,7 @@ def preempt(
         found.append(
             (
                 (violations, *_weight(victims), node_info.tie, node_info.name),
-                Preemption(node_info.name, tuple(one.key for one in victims), violations),
+                Preemption(node_info.name, tuple(one.key for one in victims)),
             )
         )
         harmless = harmless or not violations

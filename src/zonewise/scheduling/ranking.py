@@ -148,8 +148,8 @@ class Ranking:
                 found[name] = refusal
         return found
 
-    def best(self, excluded: Collection[str] = _NOBODY) -> tuple[str, int] | None:
-        """The pod's node, and its score; None if no node can take it."""
+    def best(self, excluded: Collection[str] = _NOBODY) -> str | None:
+        """The pod's node; None if no node can take it."""
         least, first = self._least(), self._first()
         possible: list[NodeGroup] = []
         for drawer in tuple(self._drawers.values()):
@@ -172,7 +172,7 @@ class Ranking:
             if winner is None or candidate < winner:
                 winner = candidate
         assert winner is not None
-        return winner[3], -winner[0]
+        return winner[3]
 
     def _count(self, node_info: NodeInfo, again: dict[str, None]) -> None:
         """Bring the counts of a node's domains up to date."""

@@ -58,7 +58,6 @@ class DeleteOptions:
     uid: str = ""
     version: str = ""
     dry_run: bool = False
-    ignore_unreadable: bool = False
     raw: Obj
 
 

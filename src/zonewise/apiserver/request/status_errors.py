@@ -34,7 +34,6 @@ def _status(
     *,
     resource: Resource | None = None,
     name: str = "",
-    uid: str = "",
     causes: Sequence[StatusCause] = (),
     retry_after: int = 0,
 ) -> Status:
@@ -44,7 +43,6 @@ def _status(
             name=name,
             group=resource.group if resource else "",
             kind=resource.plural if resource else "",
-            uid=uid,
             causes=tuple(causes),
             retry_after_seconds=retry_after,
         )
@@ -114,12 +112,12 @@ def no_such_resource() -> NotFound:
     )
 
 
-def method_not_allowed(message: str = "") -> MethodNotAllowed:
+def method_not_allowed() -> MethodNotAllowed:
     """The kind is there and has no such verb."""
     return MethodNotAllowed(
         Status(
             status="Failure",
-            message=message or "the server does not allow this method on the requested resource",
+            message="the server does not allow this method on the requested resource",
             reason="MethodNotAllowed",
             details=StatusDetails(),
             code=405,
@@ -155,9 +153,7 @@ MODIFIED = (
 )
 
 
-def conflict(
-    resource: Resource, name: str, why: str = MODIFIED, *, causes: Sequence[StatusCause] = ()
-) -> Conflict:
+def conflict(resource: Resource, name: str, why: str = MODIFIED) -> Conflict:
     """The object is not what the writer thinks it is."""
     return Conflict(
         _status(
@@ -166,7 +162,6 @@ def conflict(
             f'Operation cannot be fulfilled on {resource.qualified} "{name}": {why}',
             resource=resource,
             name=name,
-            causes=causes,
         )
     )
 
@@ -250,11 +245,9 @@ def not_acceptable(accepted: Sequence[str], hint: str = "") -> ApiError:
     return ApiError(_status(406, "NotAcceptable", f"{text}; {hint}" if hint else text))
 
 
-def too_many_requests(message: str, retry_after: int = 1) -> TooManyRequests:
-    """Retry later."""
-    return TooManyRequests(
-        _status(429, "TooManyRequests", message, retry_after=retry_after), retry_after=retry_after
-    )
+def too_many_requests(message: str) -> TooManyRequests:
+    """Retry a second later."""
+    return TooManyRequests(_status(429, "TooManyRequests", message, retry_after=1))
 
 
 def over_budget(message: str, why: str, retry_after: int = 0) -> TooManyRequests:

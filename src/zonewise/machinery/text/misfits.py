@@ -22,12 +22,12 @@ _UNKNOWN = re.compile(r"Object contains unknown field `(?P<field>[^`]*)`")
 _VALUE = re.compile(r"Invalid enum value (?P<value>.*)", re.DOTALL)
 
 
-def misfit(error: msgspec.ValidationError, whole: str = "the file") -> str:
-    """The fault as a clause: where it is, what it must be, what it is. ``whole`` names the file."""
+def misfit(error: msgspec.ValidationError) -> str:
+    """The fault as a clause: where it is, what it must be, what it is."""
     parts = _PLACE.fullmatch(str(error))
     assert parts is not None
     what = parts["what"]
-    place = (parts["place"] or "").removeprefix(".").replace("[...]", "") or whole
+    place = (parts["place"] or "").removeprefix(".").replace("[...]", "") or "the file"
     if place.startswith("["):
         place = f"entry {place}"
     if found := _TYPE.fullmatch(what):

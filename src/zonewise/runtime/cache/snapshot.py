@@ -88,9 +88,9 @@ class Snapshot:
         return made
 
     @classmethod
-    def parse(cls, text: bytes, source: str = "<text>", *, name: str = "") -> Snapshot:
+    def parse(cls, text: bytes, source: str = "<text>") -> Snapshot:
         """A snapshot of the text of a dump."""
-        made = cls(name)
+        made = cls()
         made._add(dump.parse(text, source))
         return made
 

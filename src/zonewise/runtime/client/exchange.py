@@ -65,10 +65,9 @@ class Exchange:
         limiter: Limiter | None = None,
         fence: Callable[[], None] | None = None,
         retries: int = RETRIES,
-        rng: random.Random | None = None,
     ) -> None:
         self.transport = transport
-        self.rng = rng or random.SystemRandom()
+        self._rng = random.SystemRandom()
         self._limiter = limiter
         self._fence = fence
         self._retries = retries
@@ -87,7 +86,7 @@ class Exchange:
             except (TooManyRequests, ServerError) as error:
                 if attempts <= 0 or final or not _worth_repeating(error, repeatable):
                     raise
-                pause = (error.retry_after or 0.0) + self.rng.uniform(0.1, 1.0)
+                pause = (error.retry_after or 0.0) + self._rng.uniform(0.1, 1.0)
                 patience -= pause
                 if patience < 0:
                     raise

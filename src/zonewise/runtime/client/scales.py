@@ -57,10 +57,9 @@ class _Scale(Struct):
 class Scales:
     """Reads again after a while, and never the same object twice at the same time."""
 
-    def __init__(self, client: Client, clock: Callable[[], float], *, again: float = AGAIN) -> None:
+    def __init__(self, client: Client, clock: Callable[[], float]) -> None:
         self._client = client
         self._clock = clock
-        self._again = again
         self._asked: dict[Place, float] = {}
 
     @property
@@ -73,7 +72,7 @@ class Scales:
         for place in missing:
             self._asked.setdefault(place, float("-inf"))
         now = self._clock()
-        due = [place for place, when in self._asked.items() if now - when >= self._again]
+        due = [place for place, when in self._asked.items() if now - when >= AGAIN]
         found = []
         for place in due:
             self._asked[place] = now

@@ -16,8 +16,8 @@ runs sees the present state and returns when to run again.
 Failures back off exponentially for each key. A random quarter is taken off each delay so that keys
 that failed together are not retried together.
 
-Everything runs in one event loop and nothing here awaits except ``get`` and ``drained``, so no
-locks are needed. Delays share one timer.
+Everything runs in one event loop and nothing here awaits except ``get``, so no locks are needed.
+Delays share one timer.
 """
 
 from __future__ import annotations
@@ -42,7 +42,6 @@ class QueueStats:
 
     added: int = 0
     retried: int = 0
-    handed_out: int = 0
     ready: int = 0
     delayed: int = 0
     active: int = 0
@@ -77,12 +76,10 @@ class Queue(Generic[K]):
         self._timer_at = 0.0
         self._failures: dict[K, int] = {}
         self._getters: deque[asyncio.Future[None]] = deque()
-        self._idle: list[asyncio.Future[None]] = []
         self._streak = 0
         self._closed = False
         self._added = 0
         self._retried = 0
-        self._handed_out = 0
 
     def __len__(self) -> int:
         """How many keys wait to be handed out now; delayed ones are not counted."""
@@ -98,7 +95,6 @@ class Queue(Generic[K]):
         return QueueStats(
             added=self._added,
             retried=self._retried,
-            handed_out=self._handed_out,
             ready=len(self),
             delayed=len(self._due),
             active=len(self._active),
@@ -201,7 +197,6 @@ class Queue(Generic[K]):
         if self._due:
             self._due.pop(key, None)
         self._active[key] = None
-        self._handed_out += 1
         return key
 
     def done(self, key: K) -> None:
@@ -212,8 +207,6 @@ class Queue(Generic[K]):
             ready[key] = 0.0 if self.waited is None else self._now()
             if self._getters:
                 self._wake()
-        elif self._idle and self._quiet():
-            self._release()
 
     def close(self, *, drop: bool = False) -> None:
         """Take no more keys. Ready ones are still handed out, unless dropped; delayed ones never.
@@ -233,24 +226,6 @@ class Queue(Generic[K]):
                 self._active[key] = None
         while self._getters:
             self._wake()
-        if self._quiet():
-            self._release()
-
-    async def drained(self) -> None:
-        """Wait until no key is ready and no worker has one."""
-        while not self._quiet():
-            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._idle.append(waiter)
-            await waiter
-
-    def _quiet(self) -> bool:
-        return not (self._normal or self._low or self._active)
-
-    def _release(self) -> None:
-        for waiter in self._idle:
-            if not waiter.done():
-                waiter.set_result(None)
-        self._idle.clear()
 
     def _wake(self) -> None:
         while self._getters:

@@ -26,11 +26,6 @@ class ServerContext:
         self.listening.sni_callback = self.hello
         self._current: ssl.SSLContext | None = None
 
-    @property
-    def loaded(self) -> bool:
-        """Whether there is a certificate to show."""
-        return self._current is not None
-
     def use(self, certificate: bytes, key: bytes) -> None:
         """Show this certificate (PEM, with its chain) to new connections from now on.
 

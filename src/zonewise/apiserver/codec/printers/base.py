@@ -125,8 +125,8 @@ def joined(values: Iterable[str], empty: str = NONE) -> str:
     return ",".join(values) or empty
 
 
-def short(values: list[str], empty: str, most: int = 3) -> str:
+def short(values: list[str], empty: str) -> str:
     if not values:
         return empty
-    text = ",".join(values[:most])
-    return f"{text} + {len(values) - most} more..." if len(values) > most else text
+    text = ",".join(values[:3])
+    return f"{text} + {len(values) - 3} more..." if len(values) > 3 else text
