@@ -353,7 +353,7 @@ async def test_the_program(pair: dict[str, CephCluster], tmp_path: Path) -> None
         made = [await plain.create("pvc-1", parameters=parameters())]
         twice = clusters(pair, "east", "east")
         program.config.write_text(json.dumps(twice))
-        await until(lambda: "'east' is there twice" in program.log)
+        await until(lambda: "'east' is given twice" in program.log)
         made.append(await plain.create("pvc-2", parameters=parameters()))
         text, key = clusters(pair), tmp_path / "key"
         text["clusters"][1]["keyFile"] = str(key)

@@ -293,7 +293,7 @@ def test_items_that_are_no_list_are_refused(tmp_path: Path, capsys: Capture) -> 
     for words in (("proxy", "--dry-run"), ("explain", "services"), ("explain", "budgets")):
         found = here(capsys, *words, "-f", path)
         assert (found.code, found.out) == (2, "")
-        assert f"{path}:1: the items of this list are no list; give" in found.sentence()
+        assert f"{path}:1: the items of this list are not a list; give" in found.sentence()
 
 
 def test_of_many_nodes_some_are_named(tmp_path: Path, capsys: Capture) -> None:

@@ -290,7 +290,7 @@ async def test_the_socket_of_a_killed_server_is_replaced(tmp_path: Path) -> None
             await SocketServer(made.calls, path).start()
         await server.stop()
         path.write_text("a file")
-        with pytest.raises(ConfigError, match="no socket"):
+        with pytest.raises(ConfigError, match="not a socket"):
             await SocketServer(made.calls, path).start()
 
 

@@ -55,7 +55,7 @@ def test_a_slice_that_proxies_ignore_is_ignored_and_named() -> None:
     assert told(found)[0] == ("n-a", ("http",), "TopologyKey", ("10.0.0.2",))
     assert [one.object for one in found.ignored] == ["EndpointSlice/default/web-2"]
     whole = explained([node("n-a", "a"), service(annotations=KEYS), bad])
-    assert [one for one in whole.notes if "web-2: 'bogus' is no IPv4 address" in one]
+    assert [one for one in whole.notes if "web-2: 'bogus' is not an IPv4 address" in one]
 
 
 def test_ports_with_other_endpoints_have_verdicts_of_their_own() -> None:

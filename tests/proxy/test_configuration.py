@@ -104,7 +104,10 @@ def test_flags_win_over_the_file(tmp_path: Path) -> None:
             "cannot be the name",
         ),
         ({"hostname_override": "n", "masquerade_bit": 32}, "bits 0 to 31"),
-        ({"hostname_override": "n", "node_port_addresses": ("primary", "10.0.0.0/8")}, "alone"),
+        (
+            {"hostname_override": "n", "node_port_addresses": ("primary", "10.0.0.0/8")},
+            "cannot be combined",
+        ),
     ],
 )
 def test_what_cannot_work_is_one_sentence(given: dict[str, Any], sentence: str) -> None:
@@ -117,8 +120,8 @@ def test_what_cannot_work_is_one_sentence(given: dict[str, Any], sentence: str) 
     ("text", "sentence"),
     [
         ("a: [", "not YAML"),
-        ("- 1", "is no KubeProxyConfiguration"),
-        ("kind: KubeletConfiguration", "is no KubeProxyConfiguration"),
+        ("- 1", "is not a KubeProxyConfiguration"),
+        ("kind: KubeletConfiguration", "is not a KubeProxyConfiguration"),
         ("kind: KubeProxyConfiguration\napiVersion: v2", "apiVersion v2"),
         (KUBEADM.replace("hostnameOverride: n7", "hostnameOverride: [1]"), "hostnameOverride"),
     ],

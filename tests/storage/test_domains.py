@@ -38,12 +38,12 @@ def test_no_labels(text: str) -> None:
         ("x/" + "z" * 64, DRIVER, "more than 63"),
         ("x/takeover.a", DRIVER, "kept for domains that are taken over"),
         ("a/zone", "d" * 55, "has 64 characters, allowed are 63"),
-        ("a/zone", "Csi.Example.Com", "no DNS name of small letters"),
-        ("a/zone", "csi..example.com", "no DNS name"),
-        ("", "d" * 64, "is no name for a driver"),
+        ("a/zone", "Csi.Example.Com", "not a DNS name of lower case letters"),
+        ("a/zone", "csi..example.com", "not a DNS name"),
+        ("", "d" * 64, "is not a driver name"),
         ("", "csi.example.1", "ends with a letter"),
-        ("", "", "is no name for a driver"),
-        ("", "csi example", "is no name for a driver"),
+        ("", "", "is not a driver name"),
+        ("", "csi example", "is not a driver name"),
     ],
 )
 def test_labels_that_cannot_be(text: str, driver: str, said: str) -> None:

@@ -67,7 +67,7 @@ def test_nearly_an_id(text: str) -> None:
 def test_no_id_that_could_not_be_read() -> None:
     """An id that would be too long, or not be read again, is never made."""
     for uuid, cluster in (("x", ""), (UUID, "c" * 100), (UUID, "a b")):
-        with pytest.raises(ValueError, match="would be no id"):
+        with pytest.raises(ValueError, match="is not an id"):
             StorageId(Stored.VOLUME, uuid, 1, cluster)
 
 

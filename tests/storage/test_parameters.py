@@ -163,7 +163,7 @@ POOLS = "topologyConstrainedPools"
         ("[", f"{POOLS}: not JSON"),
         ('[{"poolName": "a",}]', f"{POOLS}: not JSON: .* at line 1, column 19"),
         ('[{"pool\nName": "a"}]', f"{POOLS}: not JSON: Invalid control character at"),
-        ("[NaN]", f"{POOLS}: not JSON: NaN is no number"),
+        ("[NaN]", f"{POOLS}: not JSON: NaN is not a number"),
         ("[1e999999999]", "has too many digits"),
         ("[" * 4000, f"{POOLS}: nested too deeply"),
         ("{}", f"{POOLS}: must be a list, not an object"),
@@ -174,8 +174,8 @@ POOLS = "topologyConstrainedPools"
         (pools_json(pool(poolName=...)), rf"{POOLS}\[0\].poolName: is missing"),
         (pools_json(pool(7)), rf"{POOLS}\[0\].poolName: must be a text, not a number"),
         (pools_json(pool("")), rf"{POOLS}\[0\].poolName: is empty"),
-        (pools_json(pool("../x")), rf"{POOLS}\[0\].poolName: '../x' is no name of a pool"),
-        (pools_json(pool("..")), rf"{POOLS}\[0\].poolName: '..' is no name of a pool"),
+        (pools_json(pool("../x")), rf"{POOLS}\[0\].poolName: '../x' is not a pool name"),
+        (pools_json(pool("..")), rf"{POOLS}\[0\].poolName: '..' is not a pool name"),
         (pools_json(pool(), pool("b", weight=1)), rf"{POOLS}\[1\].weight: unknown key"),
         (pools_json(pool(domainSegments=...)), rf"{POOLS}\[0\].domainSegments: is missing"),
         (pools_json(pool(domainSegments=[])), rf"{POOLS}\[0\].domainSegments: has no segment"),
@@ -193,13 +193,13 @@ POOLS = "topologyConstrainedPools"
         ),
         (
             pools_json(pool(domainSegments=[SEGMENT, SEGMENT])),
-            rf"{POOLS}\[0\].domainSegments\[1\].domainLabel: label 'zone' is there twice",
+            rf"{POOLS}\[0\].domainSegments\[1\].domainLabel: label 'zone' is given twice",
         ),
         (
             pools_json(
                 pool(domainSegments=[SEGMENT, SEGMENT | {"domainLabel": "example.com/zone"}])
             ),
-            rf"{POOLS}\[0\].domainSegments\[1\].domainLabel: label 'zone' is there twice",
+            rf"{POOLS}\[0\].domainSegments\[1\].domainLabel: label 'zone' is given twice",
         ),
         (
             pools_json(pool(domainSegments=[{"domainLabel": "other.io/zone", "value": "a"}])),
@@ -213,10 +213,10 @@ POOLS = "topologyConstrainedPools"
             pools_json(pool(domainSegments=[{"domainLabel": "zone", "value": True}])),
             rf"{POOLS}\[0\].domainSegments\[0\].value: must be a text, not true",
         ),
-        (pools_json(pool(), pool()), rf"{POOLS}\[1\].poolName: pool 'a' is there twice, first as"),
+        (pools_json(pool(), pool()), rf"{POOLS}\[1\].poolName: pool 'a' is given twice, first as"),
         (
             '[{"poolName": "a", "poolName": "b", "domainSegments": []}]',
-            rf"{POOLS}\[0\].poolName: is there twice",
+            rf"{POOLS}\[0\].poolName: is given twice",
         ),
         (pools_json(pool(dataPool="")), rf"{POOLS}\[0\].dataPool: is empty"),
         (pools_json(pool(dataPool=None)), rf"{POOLS}\[0\].dataPool: must be a text, not null"),
@@ -234,7 +234,7 @@ def test_pool_lists_that_cannot_be(text: str, said: str) -> None:
     [
         ({"Pool": "a"}, "Pool: unknown parameter; known are clusterID, crossDomain"),
         ({"pool": ""}, "pool: is empty"),
-        ({"pool": "a/b"}, "pool: 'a/b' is no name of a pool"),
+        ({"pool": "a/b"}, "pool: 'a/b' is not a pool name"),
         ({"fsName": ""}, "fsName: is empty"),
         ({"clusterID": "a\nb"}, "clusterID: has characters that cannot be printed"),
         ({"placement": "random"}, "placement: 'random' is not one of preferred, balanced, default"),

@@ -265,9 +265,9 @@ def test_what_is_no_network(text: str) -> None:
 @pytest.mark.parametrize(
     ("endpoint", "said"),
     [
-        ({"addresses": ["fd00::1"]}, "'fd00::1' is no IPv4 address"),
-        ({"addresses": ["127.0.0.1"]}, "'127.0.0.1' is no IPv4 address"),
-        ({"addresses": ["0.0.0.0"]}, "'0.0.0.0' is no IPv4 address"),
+        ({"addresses": ["fd00::1"]}, "'fd00::1' is not an IPv4 address"),
+        ({"addresses": ["127.0.0.1"]}, "'127.0.0.1' is not an IPv4 address"),
+        ({"addresses": ["0.0.0.0"]}, "'0.0.0.0' is not an IPv4 address"),
         (
             {
                 "addresses": ["10.0.0.9"],
@@ -291,8 +291,8 @@ def test_a_garbled_slice_is_ignored(endpoint: dict[str, Any], said: str) -> None
     [
         ({"addressType": "IPv5"}, ["its address type is not known here: 'IPv5'"]),
         ({"addressType": "FQDN"}, []),
-        ({"ports": [{"name": "", "port": 65_536}]}, ["65536 is no port"]),
-        ({"ports": [{"name": "", "port": -1}]}, ["-1 is no port"]),
+        ({"ports": [{"name": "", "port": 65_536}]}, ["65536 is not a port"]),
+        ({"ports": [{"name": "", "port": -1}]}, ["-1 is not a port"]),
         ({"endpoints": [{"addresses": ["10.1.0.1", "169.254.0.1"]}]}, ["'169.254.0.1' is no"]),
     ],
 )

@@ -310,7 +310,7 @@ def _check(backend: str, config: Path, folder: Path, output: str | None) -> int:
     try:
         report, agrees = check_all(data, file.current)
     except (CsiError, StorageError) as error:
-        raise ConfigError(f"the cluster cannot be asked: {error}") from None
+        raise ConfigError(f"cannot read from the cluster: {error}") from None
     finally:
         data.close()
     if output in ("json", "yaml"):

@@ -228,6 +228,8 @@ async def _follow(server: DnsServer, client: Client) -> None:
     from zonewise.runtime.process.memory import settle
 
     sources = await Sources.find(client)
-    logger("dns").info("places are read", from_locators=sources.locators, with_nodes=sources.nodes)
+    logger("dns").info(
+        "locations are read", from_locators=sources.locators, with_nodes=sources.nodes
+    )
     await server.follow(sources)
     settle()

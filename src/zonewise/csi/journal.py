@@ -368,7 +368,7 @@ def _told(full: CsiCode = CsiCode.UNAVAILABLE) -> Iterator[None]:
                 Refusal(full, Reason(code=JOURNAL_FULL, message=said, fix=fix))
             ) from error
         said = f"the journal cannot be used now: {error}"
-        fix = "Ask again; if it stays so, look at the disk of the data folder."
+        fix = "Try again; if it stays so, look at the disk of the data folder."
         why = Reason(code="JournalUnavailable", message=said, fix=fix)
         raise StorageError(Refusal(CsiCode.UNAVAILABLE, why)) from error
 

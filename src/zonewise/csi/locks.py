@@ -41,7 +41,7 @@ class Locks:
             try:
                 fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, wanted)
             except BlockingIOError:
-                raise aborted(f"another call is at work on {key}; ask again") from None
+                raise aborted(f"another call is at work on {key}; try again") from None
             yield
         finally:
             os.close(descriptor)

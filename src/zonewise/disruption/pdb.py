@@ -54,7 +54,7 @@ class Asked(Enum):
     FREE = "the pod is not Ready and costs nothing"
     COSTS = "one disruption is spent"
     UNPROCESSED = "its latest spec was not counted yet"
-    NEGATIVE = "it allows less than nothing"
+    NEGATIVE = "its disruptionsAllowed is negative"
     CROWDED = "too many evictions are not confirmed"
     EXHAUSTED = "no disruption is left"
 

@@ -48,7 +48,7 @@ class DomainGuard:
                 code=BLOCKED,
                 message="budgets cannot be counted yet: the cluster has just started",
                 object=f"Pod/{meta.namespace}/{meta.name}",
-                fix="Ask again.",
+                fix="Try again.",
             )
             return DisruptionVerdict(False, False, reason)
         self._refresh(pod.metadata.namespace)

@@ -148,7 +148,7 @@ def read_configuration(file: str) -> Configuration:
         why = str(error).removeprefix("yaml: ")
         raise ConfigError(f"{file} is not YAML: {why}; give --config a {KIND}") from error
     if not isinstance(found, dict) or found.get("kind") != KIND:
-        raise ConfigError(f"{file} is no {KIND}; its kind has to say so")
+        raise ConfigError(f"{file} is not a {KIND}; its kind must say so")
     if found.get("apiVersion") != API_VERSION:
         raise ConfigError(f"{file} has apiVersion {found.get('apiVersion')}, not {API_VERSION}")
     try:
@@ -181,7 +181,7 @@ def _nodeport_addresses(given: tuple[str, ...] | None) -> tuple[str, ...]:
     if not given or given == (PRIMARY,):
         return (PRIMARY,)
     if PRIMARY in given:
-        raise ConfigError(f"--nodeport-addresses: {PRIMARY!r} stands alone or not at all")
+        raise ConfigError(f"--nodeport-addresses: {PRIMARY!r} cannot be combined with networks")
     return cidrs("--nodeport-addresses", list(given))
 
 

@@ -288,7 +288,7 @@ class Proxier:
             raise
         if full and changes and self._wrote_at and not dirty:
             _log.warning(
-                "packet rules differed from what was written and were put right",
+                "packet rules differed from what was written and were corrected",
                 elements=len(changes.remove) + len(changes.put),
             )
         if not self._dirty:

@@ -148,7 +148,7 @@ def _capacity(value: Any, where: str) -> int:
     except ParseError as error:
         raise ShapeFault(where, str(error)) from None
     if amount.denominator != 1 or not 0 < amount <= CAPACITY_LIMIT:
-        raise ShapeFault(where, f"{value!r} is no number of bytes above 0")
+        raise ShapeFault(where, f"{value!r} is not a number of bytes above 0")
     return int(amount)
 
 
@@ -200,7 +200,7 @@ def _clusters(value: Any, where: str, *, strict: bool) -> tuple[CephCluster, ...
             )
         if any(one.cluster_id == cluster.cluster_id for one in found):
             raise ShapeFault(
-                at(place, "clusterID"), f"cluster {cluster.cluster_id!r} is there twice"
+                at(place, "clusterID"), f"cluster {cluster.cluster_id!r} is given twice"
             )
         found.append(cluster)
     return tuple(found)

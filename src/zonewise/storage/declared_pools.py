@@ -43,7 +43,7 @@ def check_names(pools: tuple[PoolSpec, ...], where: str) -> None:
         if one.name in seen:
             raise ShapeFault(
                 f"{where}[{place}].poolName",
-                f"pool {one.name!r} is there twice, first as {where}[{seen[one.name]}]",
+                f"pool {one.name!r} is given twice, first as {where}[{seen[one.name]}]",
             )
         seen[one.name] = place
 
@@ -66,8 +66,7 @@ def pool_name(value: Any, where: str) -> str:
     if len(name) > NAME_LIMIT or not _POOL_NAME.fullmatch(name) or name in {".", ".."}:
         raise ShapeFault(
             where,
-            f"{name!r} is no name of a pool: letters, digits, '.', '_' and '-', at most"
-            f" {NAME_LIMIT}",
+            f"{name!r} is not a pool name: letters, digits, '.', '_' and '-', at most {NAME_LIMIT}",
         )
     return name
 
@@ -81,7 +80,7 @@ def segments(value: Any, where: str, labels: DomainLabels) -> dict[str, str]:
     found: dict[str, str] = {}
     for name, segment, place in _segments(value, where, labels):
         if name in found:
-            raise ShapeFault(at(place, "domainLabel"), f"label {name!r} is there twice")
+            raise ShapeFault(at(place, "domainLabel"), f"label {name!r} is given twice")
         found[name] = segment
     if not found:
         raise ShapeFault(where, "has no segment")

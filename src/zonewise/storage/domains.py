@@ -113,7 +113,7 @@ def domain_labels(labels: Iterable[str], driver: str, *, well_known: bool = Fals
     found = DomainLabels(driver, tuple(labels), well_known)
     if len(driver) > label_rules.NAME_LIMIT or not _DRIVER.fullmatch(driver):
         raise ConfigError(
-            f"--drivername {driver!r} is no name for a driver: it has at most"
+            f"--drivername {driver!r} is not a driver name: it has at most"
             f" {label_rules.NAME_LIMIT} letters, digits, '-' and '.', begins with a letter or digit"
             " and ends with a letter"
         )
@@ -155,8 +155,8 @@ def _check_prefix(prefix: str, driver: str) -> None:
         )
     if not _PREFIX.fullmatch(prefix):
         raise ConfigError(
-            f"--drivername {driver!r} cannot be used with --domain-labels: {prefix!r} is no DNS"
-            " name of small letters, digits, '-' and '.'"
+            f"--drivername {driver!r} cannot be used with --domain-labels: {prefix!r} is not a DNS"
+            " name of lower case letters, digits, '-' and '.'"
         )
 
 

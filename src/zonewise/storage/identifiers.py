@@ -44,7 +44,7 @@ class StorageId:
     def __post_init__(self) -> None:
         text = str(self)
         if len(text) > ID_LIMIT or not _ID.fullmatch(text):
-            raise ValueError(f"{text!r} would be no id")
+            raise ValueError(f"{text!r} is not an id")
 
     def __str__(self) -> str:
         text = f"{_BEGINNING[self.stored]}-{self.uuid}"

@@ -224,7 +224,7 @@ def _busy(entry: JournalEntry) -> NextStep:
         code="InProgress",
         message=f"{entry.stored.value} {entry.name} is {doing} by {entry.holder}",
         object=f"{entry.stored.value.capitalize()}/{entry.name}",
-        fix="Ask again.",
+        fix="Try again.",
     )
     return _refuse(CsiCode.ABORTED, why)
 

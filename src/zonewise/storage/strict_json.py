@@ -66,7 +66,7 @@ def members(
         if not name.isprintable():
             raise ShapeFault(where, f"a key has characters that cannot be printed: {name!r}")
         if name in found:
-            raise ShapeFault(at(where, name), "is there twice")
+            raise ShapeFault(at(where, name), "is given twice")
         if optional is not None and name not in required and name not in optional:
             known = ", ".join(sorted({*required, *optional}))
             raise ShapeFault(at(where, name), f"unknown key; known are {known}")
@@ -124,4 +124,4 @@ def _exact(number: str) -> Fraction:
 
 
 def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no number")
+    raise ValueError(f"{name} is not a number")

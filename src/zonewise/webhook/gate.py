@@ -58,14 +58,14 @@ _DRAWS_NAMES = {
 
 REFUSAL = "Cannot disrupt pod as it would violate its disruption budgets."
 BUSY = Denied(
-    "The gate of disruption budgets could not answer in time; ask again.",
+    "The gate of disruption budgets could not answer in time; try again.",
     code=429,
     status="TooManyRequests",
 )
 
 
 NOT_READY = Denied(
-    "The gate of disruption budgets has just started and does not know the cluster yet; ask again.",
+    "The gate of disruption budgets has just started and does not know the cluster yet; try again.",
     code=429,
     status="TooManyRequests",
 )
@@ -156,7 +156,7 @@ class DisruptionGate:
         if (marked := marked_before(namespace_budgets, pod)) and self.mode == "enforce":
             return Denied(
                 f"{marked} other pods of the ReplicaSet of pod {pod.metadata.name} were chosen to"
-                " go first, so that the others stay spread over their domains; ask again.",
+                " go first, so that the others stay spread over their domains; try again.",
                 code=429,
                 status="TooManyRequests",
             )

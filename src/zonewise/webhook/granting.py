@@ -185,6 +185,6 @@ def _unwritten(pod: Pod, why: str) -> DisruptionVerdict:
         code=BLOCKED,
         message=f"a grant for pod {meta.name} could not be written: {why}",
         object=f"Pod/{meta.namespace}/{meta.name}",
-        fix="Ask again.",
+        fix="Try again.",
     )
     return DisruptionVerdict(False, False, reason)

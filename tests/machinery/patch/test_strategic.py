@@ -396,12 +396,15 @@ def test_a_malformed_directive_is_refused(patch: dict[str, Any], words: str) -> 
         (spec(containers=[{"image": "x"}]), "spec.containers has an item without its key 'name'"),
         (spec(containers=["x"]), "spec.containers has an item without its key 'name'"),
         (spec(containers=[{"$patch": "delete"}]), "without its key 'name'"),
-        (spec(containers=[{"name": {}}]), "spec.containers has an item that is no plain value"),
+        (spec(containers=[{"name": {}}]), "spec.containers has an item that is not a plain value"),
         (
             spec(containers=[{"name": "a", "env": [{"value": "1"}]}]),
             "spec.containers[name=a].env has an item without its key 'name'",
         ),
-        ({"metadata": {"finalizers": [["x"]]}}, "metadata.finalizers has an item that is no plain"),
+        (
+            {"metadata": {"finalizers": [["x"]]}},
+            "metadata.finalizers has an item that is not a plain",
+        ),
         (
             {"spec": {"$setElementOrder/containers": [], "containers": {}}},
             "spec.containers is not a list",

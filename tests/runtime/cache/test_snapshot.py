@@ -167,10 +167,16 @@ def test_an_empty_dump_is_an_empty_cluster() -> None:
         (f"{PODS}---\n\nmetadata: {{name: a}}\n", "dump.yaml:14: no apiVersion and kind"),
         ('{"apiVersion":"v1","kind":"List","items":[\n1]}', "dump.yaml:2: not an object"),
         ("apiVersion: v1\nkind: List\nitems:\n- 1\n", "dump.yaml:4: not an object"),
-        ("# cut\nkind: List\nitems: 3\n", "dump.yaml:1: the items of this list are no list; give"),
-        ("---\nkind: NodeList\nitems: {a: 1}\n", "dump.yaml:2: the items of this list are no list"),
-        ('{"kind":"List","items":"x"}', "dump.yaml:1: the items of this list are no list; give"),
-        ('\n{"items":{},"kind":"PodList"}', "dump.yaml:1: the items of this list are no list"),
+        (
+            "# cut\nkind: List\nitems: 3\n",
+            "dump.yaml:1: the items of this list are not a list; give",
+        ),
+        (
+            "---\nkind: NodeList\nitems: {a: 1}\n",
+            "dump.yaml:2: the items of this list are not a list",
+        ),
+        ('{"kind":"List","items":"x"}', "dump.yaml:1: the items of this list are not a list; give"),
+        ('\n{"items":{},"kind":"PodList"}', "dump.yaml:1: the items of this list are not a list"),
         (
             NODES.replace("podCIDR: 10.0.0.0/24", "podCIDR: 5"),
             "dump.yaml:3: Node: Expected `str`, got `int` - at `$.spec.podCIDR`",

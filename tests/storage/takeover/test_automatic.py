@@ -126,7 +126,7 @@ def test_the_configuration_turns_it_on() -> None:
     for value, words in (
         ({"by": ["all"]}, "automatic-takeover.pause: is missing"),
         ({"by": [], "pause": "5m"}, "automatic-takeover.by: names no domain"),
-        ({"by": ["all", "b"], "pause": "5m"}, "stands alone"),
+        ({"by": ["all", "b"], "pause": "5m"}, "cannot be combined"),
         ({"by": ["b", "b"], "pause": "5m"}, "twice"),
         ({"by": ["b"], "pause": "10s"}, "shorter than 30s"),
         ({"by": ["b"], "pause": "soon"}, "automatic-takeover.pause"),

@@ -37,10 +37,10 @@ def test_an_entry_comes_and_goes() -> None:
     [
         (TEXT, {"a": ("a",)}, "cannot take over itself"),
         (TEXT, {"a": ("c",), "c": ("a",)}, "take over each other"),
-        (TEXT, {"a": ("b", "all")}, "stands alone"),
+        (TEXT, {"a": ("b", "all")}, "cannot be combined"),
         (TEXT, {"a": ("b", "b")}, "twice"),
         (TEXT, {"all": ("b",)}, "cannot be taken over"),
-        (TEXT, {"a b": ("b",)}, "no domain"),
+        (TEXT, {"a b": ("b",)}, "not a domain"),
         ("{", {"a": ("b",)}, "correct it first"),
         ("[]", {"a": ("b",)}, "version 1"),
     ],

@@ -34,7 +34,7 @@ def key_fault(key: str) -> str | None:
         return f"has a prefix of more than {PREFIX_LIMIT} characters"
     if prefix and not _SUBDOMAIN.fullmatch(prefix):
         return (
-            "has a prefix that is not a DNS subdomain: small letters, digits, '-' and '.',"
+            "has a prefix that is not a DNS subdomain: lower case letters, digits, '-' and '.',"
             " each part beginning and ending with a letter or digit"
         )
     if not name:

@@ -110,7 +110,7 @@ def _check_kind(review: _Review, wanted: str) -> None:
 
 def _checked(index: int, obj: Obj, converted: Any, wanted: str) -> Obj:
     if not isinstance(converted, dict):
-        raise BadConversion(f"returned invalid object at index {index}: it is no object")
+        raise BadConversion(f"returned invalid object at index {index}: it is not an object")
     for key, expected, what in (
         ("apiVersion", wanted, "groupVersion"),
         ("kind", obj["kind"], "kind"),
@@ -123,7 +123,9 @@ def _checked(index: int, obj: Obj, converted: Any, wanted: str) -> Obj:
             )
     given = converted.get("metadata", {})
     if not isinstance(given, dict):
-        raise BadConversion(f"returned invalid metadata: it is no object: {type(given).__name__}")
+        raise BadConversion(
+            f"returned invalid metadata: it is not an object: {type(given).__name__}"
+        )
     was = obj["metadata"]
     for key, what in (("name", "name"), ("namespace", "namespace"), ("uid", "UID")):
         before, after = was.get(key, ""), given.get(key, "")
@@ -145,7 +147,7 @@ def _restored(was: Obj, given: Obj) -> Obj:
             made.pop(key, None)
             continue
         if not isinstance(texts, dict):
-            raise BadConversion(f"returned invalid metadata: metadata.{key} is no object")
+            raise BadConversion(f"returned invalid metadata: metadata.{key} is not an object")
         for name, text in texts.items():
             if not isinstance(text, str):
                 raise BadConversion(

@@ -62,7 +62,7 @@ class Patcher:
             except ParseError:
                 raise status_errors.impossible_patch() from None
             if not isinstance(result, dict):
-                raise status_errors.invalid_patch(_text(result), "the outcome is no object")
+                raise status_errors.invalid_patch(_text(result), "the outcome is not an object")
             return result
 
         return patched
@@ -93,10 +93,10 @@ class Patcher:
                     raise status_errors.plain_failure(str(error)) from None
                 raise status_errors.invalid_patch(_text(patch), str(error)) from None
             if not isinstance(result, dict):
-                raise status_errors.invalid_patch(_text(result), "the outcome is no object")
+                raise status_errors.invalid_patch(_text(result), "the outcome is not an object")
             _check_kind(result, obj)
             if not isinstance(result.setdefault("metadata", {}) or {}, dict):
-                raise status_errors.invalid_patch(_text(result), "the outcome is no object")
+                raise status_errors.invalid_patch(_text(result), "the outcome is not an object")
             if not result["metadata"]:
                 raise status_errors.bad_request("the name of the object is not in its metadata")
             return bodies.accept(call, served, result, obj)

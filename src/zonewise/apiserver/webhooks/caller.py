@@ -225,7 +225,7 @@ class Caller:
                 authority = base64.b64decode(bundle, validate=True) if bundle else None
                 found = make_context(authority=authority, origin=address.shown)
             except (binascii.Error, ValueError, ConfigError):
-                raise Unanswered("unable to load root certificates: caBundle is no PEM") from None
+                raise Unanswered("unable to load root certificates: caBundle is not PEM") from None
             if len(self._contexts) >= CONTEXT_LIMIT:
                 self._contexts.clear()
             self._contexts[key] = found

@@ -111,7 +111,7 @@ def _nodes(everyone: Sequence[Node], kind: str, key: str, name: str) -> list[Nod
 
 def _refusal(version: str) -> Forbidden:
     sentence = (
-        f"the server is {version}, not an embedded cluster, so its nodes would not obey; "
+        f"the server is {version}, not an embedded cluster, so its nodes cannot be controlled; "
         "choose the context of a cluster that 'zonewise up' runs"
     )
     return Forbidden(Status(message=sentence, code=403))

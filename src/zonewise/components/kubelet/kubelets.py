@@ -293,7 +293,7 @@ class Kubelets:
                 type="Warning",
                 reason="FailedUnMount",
                 action="StoppingPod",
-                note=f"a volume cannot be taken off its path yet: {error}",
+                note=f"a volume cannot be unmounted yet: {error}",
             )
             return False
         return True

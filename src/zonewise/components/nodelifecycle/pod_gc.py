@@ -121,7 +121,7 @@ class PodCollector:
                     for pod in oldest[:surplus]:
                         await self._remove(pod, because="")
                 except ZonewiseError as error:
-                    _log.warning("finished pods stay for now", error=str(error))
+                    _log.warning("finished pods could not be deleted", error=str(error))
 
 
 def _may_strand(old: Node | None, new: Node | None) -> bool:

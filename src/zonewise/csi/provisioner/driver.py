@@ -84,5 +84,5 @@ async def secrets(client: Client, ref: SecretReference | None) -> dict[str, str]
         return {key: b64decode(value).decode() for key, value in answer.get("data", {}).items()}
     except ValueError:
         raise ZonewiseError(
-            f"Secret {ref.namespace}/{ref.name} holds bytes that are no text"
+            f"Secret {ref.namespace}/{ref.name} holds bytes that are not text"
         ) from None

@@ -317,7 +317,7 @@ class VolumeProvisioner:
             if made_by is None:
                 raise NotYet(
                     f'the class "{claim.spec.storage_class_name}" of a deleted claim is gone;'
-                    " whether its driver has a volume cannot be asked without it"
+                    " whether its driver has a volume is unknown without it"
                 )
             chosen = claim.metadata.annotations.get(SELECTED_NODE, "")
             try:

@@ -296,7 +296,7 @@ def _path(text: str, field: str) -> Path:
     if not text:
         raise invalid(f"{field} is missing")
     if not text.startswith("/"):
-        raise invalid(f"{field} is no absolute path")
+        raise invalid(f"{field} is not an absolute path")
     return _readable(text, field)
 
 

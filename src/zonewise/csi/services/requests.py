@@ -50,7 +50,7 @@ def sizes(message: csi.CapacityRange) -> Sizes:
     """A capacity range, checked."""
     required, limit = message.required_bytes, message.limit_bytes
     if required < 0 or limit < 0 or required > LARGEST:
-        raise _range(f"{required} to {limit} bytes is no size")
+        raise _range(f"{required} to {limit} bytes is not a size")
     if limit and required > limit:
         raise _range(f"{required} bytes are required and {limit} are the limit")
     return Sizes(required, limit)

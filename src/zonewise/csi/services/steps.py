@@ -89,7 +89,7 @@ class Maker:
                 if done is not None:
                     return done
             entry = self.scope.journal.find(self.stored, self.wanted.name)
-        raise aborted(f"{self.wanted.name} is changed by others all the time; ask again")
+        raise aborted(f"{self.wanted.name} is changed by others all the time; try again")
 
     def _step(self, entry: JournalEntry | None) -> JournalEntry | None:
         if entry is None:
@@ -118,7 +118,7 @@ class Maker:
             case Step.RENAME:
                 journal.forget(entry)
             case _:
-                raise CsiError(Code.INTERNAL, f"{decision.step.value} is no step of a create")
+                raise CsiError(Code.INTERNAL, f"{decision.step.value} is not a step of a create")
         return None
 
     def _fresh(self) -> JournalEntry | None:
@@ -201,7 +201,7 @@ def remove(plugin: Plugin, stored: Stored, id: str) -> None:
             except JournalConflict:
                 continue
             return
-    raise aborted(f"{id} is changed by others all the time; ask again")
+    raise aborted(f"{id} is changed by others all the time; try again")
 
 
 def _remove(scope: CallScope, entry: JournalEntry) -> None:

@@ -132,7 +132,8 @@ class TakeoverController:
         if self._source.known and self._source.problem is None:
             targets = self._source.current.takeover.targets
             _log.info(
-                "the takeover map counts", takeover={name: list(by) for name, by in targets.items()}
+                "the takeover map is in force",
+                takeover={name: list(by) for name, by in targets.items()},
             )
         self._all_nodes()
         self._status.enqueue(_STATUS)
@@ -175,7 +176,7 @@ class TakeoverController:
             given = [label for label, value in changes.items() if value is None]
             for reason, keys, words in (
                 ("TakeoverBegins", taken, "it stands in for a failed domain"),
-                ("TakeoverEnds", given, "it stands in for that domain no more"),
+                ("TakeoverEnds", given, "it no longer stands in for that domain"),
             ):
                 if keys:
                     note = f"{words}: label {', '.join(keys)}"
@@ -240,7 +241,7 @@ class TakeoverController:
         try:
             states = await self._states(configuration)
         except CsiError as error:
-            _log.info("the pools cannot be asked now", why=str(error))
+            _log.info("the pools cannot be read now", why=str(error))
             return ()
         several = len(configuration.clusters) > 1
         return tuple(

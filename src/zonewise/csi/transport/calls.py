@@ -120,7 +120,7 @@ class Calls:
             say("refused", code=error.code.name, why=error.message, **_about(request))
             raise
         except Exception as error:
-            _log.exception("a call failed by a fault of ours", **_about(request))
+            _log.exception("a call failed, which is a fault in zonewise", **_about(request))
             raise CsiError(
                 Code.INTERNAL, f"{method.name} failed: {type(error).__name__}; see the driver's log"
             ) from error

@@ -36,7 +36,7 @@ def socket_path(endpoint: str) -> Path:
     path = parts.path
     if parts.scheme != "unix" or parts.netloc or not path.startswith("/"):
         raise ConfigError(
-            f"--endpoint {endpoint[:200]!r} is no unix socket; write it like unix:///csi/csi.sock"
+            f"--endpoint {endpoint[:200]!r} is not a unix socket; write it like unix:///csi/csi.sock"
         )
     if len(os.fsencode(path)) > LONGEST:
         raise ConfigError(f"--endpoint {path} is longer than the {LONGEST} bytes of a socket path")
@@ -78,7 +78,7 @@ class SocketServer:
         try:
             server.add_insecure_port(f"unix:{self.path}")
         except RuntimeError as error:
-            raise ConfigError(f"--endpoint {self.path} cannot be listened at: {error}") from error
+            raise ConfigError(f"--endpoint {self.path}: cannot listen there: {error}") from error
         finally:
             os.umask(before)
         await server.start()
@@ -118,9 +118,7 @@ def _clear(path: Path) -> None:
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(mode):
-        raise ConfigError(
-            f"--endpoint {path} is a file that is no socket; remove it or take another"
-        )
+        raise ConfigError(f"--endpoint {path} is a file, not a socket; remove it or take another")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(1.0)
         try:

@@ -41,7 +41,7 @@ OVER = "has ended"
 LEAVING = "was being deleted"
 HARDWARE = "is about hardware that is not here"
 CREDENTIALS = "is a credential of the other cluster"
-MALFORMED = "is not formed as its kind is"
+MALFORMED = "does not have the form of its kind"
 INVENTED = "is referred to and not in the dump"
 
 CLAIM_SIZE = "1Gi"

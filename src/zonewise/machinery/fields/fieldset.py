@@ -348,7 +348,7 @@ def _canonical(level: Mapping[str, Any], depth: int) -> FieldsV1:
 
 def _canonical_element(element: str) -> str | None:
     if len(element) < 2 or element[1] != ":":
-        raise ParseError(f"{element!r} is no path element: it must start with f:, k:, v: or i:")
+        raise ParseError(f"{element!r} is not a path element: it must start with f:, k:, v: or i:")
     kind, content = element[0], element[2:]
     if kind not in _KINDS:
         return None

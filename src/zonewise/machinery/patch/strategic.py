@@ -286,7 +286,7 @@ def _key_of(item: Any, merge_key: str, at: str) -> _JsonKey:
             )
         value = item[merge_key]
     if isinstance(value, dict | list):
-        raise PatchFailed(f"strategic merge patch: {at} has an item that is no plain value")
+        raise PatchFailed(f"strategic merge patch: {at} has an item that is not a plain value")
     return isinstance(value, bool), value
 
 

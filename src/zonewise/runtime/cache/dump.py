@@ -38,7 +38,7 @@ SIZE_LIMIT = 2 << 30
 TOO_DEEP = (
     f"nested more than {DEPTH_LIMIT} levels deep, which no object is; give what kubectl get prints"
 )
-NO_LIST = "the items of this list are no list; give what kubectl get … -o yaml or -o json prints"
+NO_LIST = "the items of this list are not a list; give what kubectl get … -o yaml or -o json prints"
 SUFFIXES = frozenset({".yaml", ".yml", ".json"})
 
 _SEPARATOR = re.compile(rb"^(?:---|\.\.\.)(?=[ \t\r\n]|$)[^\n]*\n?", re.MULTILINE)

@@ -60,12 +60,12 @@ def parse_automatic(value: Any, where: str) -> AutomaticTakeover:
     for place, item in strict_json.items(found["by"], at(where, "by")):
         name = strict_json.text(item, place)
         if name in targets:
-            raise ShapeFault(place, f"domain {name!r} is there twice")
+            raise ShapeFault(place, f"domain {name!r} is given twice")
         targets[name] = None
     if not targets:
         raise ShapeFault(at(where, "by"), f"names no domain that takes over, nor {ALL!r}")
     if ALL in targets and len(targets) > 1:
-        raise ShapeFault(at(where, "by"), f"{ALL!r} stands alone")
+        raise ShapeFault(at(where, "by"), f"{ALL!r} cannot be combined with others")
     text = strict_json.text(found["pause"], at(where, "pause"))
     try:
         pause = times.seconds(text)

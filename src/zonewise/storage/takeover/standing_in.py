@@ -72,14 +72,14 @@ def parse_map(value: Any, where: str) -> TakeoverMap:
             target = strict_json.text(item, spot)
             _check_name(target, spot)
             if target in targets:
-                raise ShapeFault(spot, f"domain {target!r} is there twice")
+                raise ShapeFault(spot, f"domain {target!r} is given twice")
             if target == source or target.startswith(f"{source}/"):
                 raise ShapeFault(spot, f"domain {source!r} cannot take over itself")
             targets[target] = None
         if not targets:
             raise ShapeFault(place, f"names no domain that takes over, nor {ALL!r}")
         if ALL in targets and len(targets) > 1:
-            raise ShapeFault(place, f"{ALL!r} stands alone")
+            raise ShapeFault(place, f"{ALL!r} cannot be combined with others")
         found[source] = tuple(targets)
     if cycle := _cycle(found):
         raise ShapeFault(where, f"domains take over each other: {' → '.join(cycle)}")
@@ -89,7 +89,7 @@ def parse_map(value: Any, where: str) -> TakeoverMap:
 def _check_name(name: str, where: str) -> None:
     for part in name.split("/"):
         if fault := value_fault(part):
-            raise ShapeFault(where, f"{name!r} is no domain: {part!r} {fault}")
+            raise ShapeFault(where, f"{name!r} is not a domain: {part!r} {fault}")
 
 
 def _cycle(targets: Mapping[str, tuple[str, ...]]) -> list[str]:

@@ -161,12 +161,12 @@ def _fault(piece: LeanEndpointSlice) -> str:
         return f"its address type is not known here: {family[:32]!r}"
     for port in piece.ports or ():
         if port.port is not None and not 0 <= port.port <= PORT_LIMIT:
-            return f"{port.port} is no port"
+            return f"{port.port} is not a port"
     for entry in piece.endpoints or ():
         for text in entry.addresses or ():
             parsed = parse_address(text)
             if parsed is None or parsed.family != family or parsed.special:
-                return f"{text[:64]!r} is no {family} address of an endpoint"
+                return f"{text[:64]!r} is not an {family} address of an endpoint"
         if entry.hints is not None:
             most = max(len(entry.hints.for_zones), len(entry.hints.for_nodes))
             if most > HINTS_LIMIT:

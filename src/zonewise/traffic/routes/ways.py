@@ -146,7 +146,7 @@ def _cluster_ip(service: Service, family: Family, faults: list[str]) -> str:
         text = spec.cluster_ip if (":" in spec.cluster_ip) is (family == "IPv6") else ""
     parsed = parse_address(text) if text else None
     if text and (parsed is None or parsed.family != family):
-        faults.append(f"ClusterIP {text[:64]!r} is ignored: it is no {family} address")
+        faults.append(f"ClusterIP {text[:64]!r} is ignored: it is not an {family} address")
         return ""
     return parsed.text if parsed else ""
 
@@ -157,7 +157,7 @@ def _addresses(texts: Iterable[str], family: Family, faults: list[str]) -> tuple
         parsed = parse_address(text)
         if parsed is None:
             if text.strip():
-                faults.append(f"{text[:64]!r} is ignored: it is no address")
+                faults.append(f"{text[:64]!r} is ignored: it is not an address")
         elif parsed.family == family:
             found[parsed.text] = None
     return tuple(found)
@@ -169,7 +169,7 @@ def _ranges(service: Service, family: Family, faults: list[str]) -> tuple[str, .
         parsed = parse_network(text)
         if parsed is None:
             if text:
-                faults.append(f"source range {text[:64]!r} is ignored: it is no network")
+                faults.append(f"source range {text[:64]!r} is ignored: it is not a network")
         elif parsed.family == family:
             if not parsed.prefix:
                 return ()

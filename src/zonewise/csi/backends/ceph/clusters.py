@@ -96,7 +96,7 @@ class CephClusters(Generic[B]):
             self._clusters = now
             for name, storage in before.items():
                 if now.get(name) is not storage:
-                    _log.info("a cluster is let go", cluster=name)
+                    _log.info("a Ceph cluster is not used any more", cluster=name)
                     self._retired.append((self._turn, storage))
             self._turn += 1
         self._close_unused()

@@ -69,7 +69,7 @@ class ShutOut(CsiError):
 
     def __init__(self, doing: str) -> None:
         super().__init__(
-            Code.UNAVAILABLE, f"{doing}: the driver's client was blocklisted; ask again"
+            Code.UNAVAILABLE, f"{doing}: the driver's client was blocklisted; try again"
         )
 
 
@@ -220,11 +220,13 @@ class Ceph:
             refused = isinstance(error, CommandFailed) and error.errno != errno.ETIMEDOUT
             if error.code is Code.UNAVAILABLE and not refused:
                 if self._away is None:
-                    _log.warning("a cluster is away", cluster=cluster, why=error.message)
+                    _log.warning(
+                        "a Ceph cluster does not answer", cluster=cluster, why=error.message
+                    )
                 self._away = (time.monotonic(), error)
             raise
         if self._away is not None:
-            _log.info("a cluster answers again", cluster=cluster)
+            _log.info("a Ceph cluster answers again", cluster=cluster)
         self._away = None
 
     def _connected(self, seconds: int) -> rados.Rados:
@@ -289,7 +291,7 @@ def told(doing: str) -> Iterator[None]:
         raise
     except (rbd.ImageBusy, rados.ObjectBusy) as error:
         raise CsiError(
-            Code.ABORTED, f"{doing}: it is open elsewhere, or was until its client died; ask again"
+            Code.ABORTED, f"{doing}: it is open elsewhere, or was until its client died; try again"
         ) from error
     except (rados.TimedOut, rbd.Timeout) as error:
         raise CsiError(

@@ -74,7 +74,7 @@ class RbdFencing:
                 raise CsiError(
                     Code.INTERNAL, f"image {image_name(entry)} is not in pool {entry.pool} any more"
                 ) from None
-            raise aborted(f"another node takes image {image_name(entry)} just now; ask again")
+            raise aborted(f"another node takes image {image_name(entry)} just now; try again")
 
     def release(self, entry: JournalEntry, node: str) -> None:
         """It has no holder any more, if that node had it."""

@@ -74,7 +74,7 @@ def end(folder: Path) -> None:
             time.sleep(0.01)
     while any(True for _ in processes(folder)):
         if time.monotonic() > end_at:
-            raise aborted(f"the client of {folder.name} has not closed it yet; ask again")
+            raise aborted(f"the client of {folder.name} has not closed it yet; try again")
         time.sleep(0.01)
     with suppress(FileNotFoundError):
         folder.rmdir()
@@ -182,7 +182,7 @@ class RbdFuse:
         end_at = time.monotonic() + SECONDS
         while file is not None and _size(file) < size:
             if time.monotonic() > end_at:
-                raise aborted(f"{file.name} is not shown as large as it is yet; ask again")
+                raise aborted(f"{file.name} is not shown as large as it is yet; try again")
             time.sleep(0.05)
         loops.follow(device)
 

@@ -440,7 +440,7 @@ def _require_closed(image: rbd.Image, name: str, ceph: Ceph) -> None:
     others = sorted({str(one["addr"]) for one in image.watchers_list() if one["id"] != ours})
     if others:
         raise aborted(
-            f"image {name} is open at {', '.join(others)}, or was until its client died; ask again"
+            f"image {name} is open at {', '.join(others)}, or was until its client died; try again"
         )
 
 

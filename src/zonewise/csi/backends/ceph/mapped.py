@@ -108,7 +108,7 @@ class MappedImages:
         end = time.monotonic() + FOLLOW_SECONDS
         while filesystems.size(device) < size:
             if time.monotonic() > end:
-                raise aborted(f"{device} has not followed its image yet; ask again")
+                raise aborted(f"{device} has not followed its image yet; try again")
             time.sleep(0.05)
 
     def hide(self, uuid: str) -> None:

@@ -215,7 +215,7 @@ class Subvolumes:
         if name not in listed:
             raise invalid(f"fsName: the cluster has no file system {name!r}")
         unknown = ", ".join(sorted(wanted - listed[name]))
-        raise invalid(f"{unknown} is no data pool of the file system {name}")
+        raise invalid(f"{unknown} is not a data pool of the file system {name}")
 
     def _require_pool(self, entry: JournalEntry) -> None:
         if pool_gone(self._ceph, entry):
@@ -267,9 +267,9 @@ class Subvolumes:
         end = time.monotonic() + COPY_SECONDS
         while (state := self._copy_state(entry)) != "complete":
             if state in _FAILED or not state:
-                raise aborted(f"copying into {image_name(entry)} failed; ask again")
+                raise aborted(f"copying into {image_name(entry)} failed; try again")
             if time.monotonic() > end:
-                raise aborted(f"{image_name(entry)} is still being copied; ask again")
+                raise aborted(f"{image_name(entry)} is still being copied; try again")
             time.sleep(0.1)
 
     def _copy_state(self, entry: JournalEntry) -> str:

@@ -152,7 +152,7 @@ def alone(image: Path, *, wait: bool = True) -> Iterator[None]:
                 break
             except BlockingIOError:
                 if time.monotonic() >= end:
-                    raise aborted(f"{image.name} is being copied by others; ask again") from None
+                    raise aborted(f"{image.name} is being copied by others; try again") from None
                 time.sleep(0.01)
         yield
     finally:

@@ -172,7 +172,7 @@ def _configure(backing: int, file: Path, *, readonly: bool, keep: bool) -> tuple
             return device, descriptor
     finally:
         os.close(control)
-    raise _none(f"others took the free one {_TRIES} times; ask again")
+    raise _none(f"others took the free one {_TRIES} times; try again")
 
 
 def _free(control: int) -> tuple[Path, int]:
@@ -217,7 +217,7 @@ def release(find: Callable[[], list[Path]]) -> None:
     if held := held_after_a_while(lambda: _not_mounted(find()), _SECONDS):
         devices = ", ".join(map(str, held))
         raise aborted(
-            f"{devices} is still held by a process or mounted in another mount namespace; ask again"
+            f"{devices} is still held by a process or mounted in another mount namespace; try again"
         )
 
 

@@ -304,7 +304,7 @@ class FolderNode:
         if kind == "":
             self._format(entry, source)
         elif kind != entry.access:
-            what = "data that is no file system" if kind == filesystems.UNKNOWN else kind
+            what = "data that is not a file system" if kind == filesystems.UNKNOWN else kind
             raise precondition(f"the volume holds {what}, not {entry.access}; it was left alone")
         options = [*wanted.flags, *(["ro"] if wanted.readonly else [])]
         if entry.access == filesystems.XFS:
@@ -387,7 +387,7 @@ def _told(path: Path, what: str = "mounting") -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno == errno.EBUSY:
-            raise precondition(f"{path} is in use; ask again when it is not in use") from error
+            raise precondition(f"{path} is in use; try again when it is not in use") from error
         if error.errno == errno.EINVAL:
             raise invalid(f"{what} at {path} is refused by the kernel: {error.strerror}") from error
         raise CsiError(Code.INTERNAL, f"{what} at {path} fails: {error.strerror}") from error

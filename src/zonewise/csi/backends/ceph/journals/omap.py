@@ -302,7 +302,7 @@ class OmapJournal:
             except rados.ObjectBusy:
                 time.sleep(min(0.05, 0.002 * (attempt + 1)))
         else:
-            raise CsiError(Code.ABORTED, f"too many want room in pool {pool}; ask again")
+            raise CsiError(Code.ABORTED, f"too many want room in pool {pool}; try again")
         try:
             yield
         finally:
@@ -473,4 +473,4 @@ def _sum(before: bytes, more: int) -> bytes:
 
 
 def _contended(entry: JournalEntry) -> CsiError:
-    return CsiError(Code.ABORTED, f"the journal is too busy for {entry.name}; ask again")
+    return CsiError(Code.ABORTED, f"the journal is too busy for {entry.name}; try again")
