@@ -57,7 +57,7 @@ ENTRIES = {
     "completion": CommandEntry(
         "zonewise.cli.completion", "Print a script that lets your shell complete commands.", ABOUT
     ),
-    "__complete": CommandEntry("zonewise.cli.program.plugin_words"),
+    "__complete": CommandEntry("zonewise.cli.program.kubectl_completion"),
 }
 
 EXAMPLES = (

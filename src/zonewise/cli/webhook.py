@@ -170,7 +170,7 @@ async def _serve(
     from zonewise.runtime.monitoring.health import fresh_watches, synced_watches
     from zonewise.runtime.process.logs import logger
     from zonewise.webhook import Clamp, DisruptionGate, HintInjection, validate_service
-    from zonewise.webhook.gatemetrics import verdict_counter
+    from zonewise.webhook.gate_metrics import verdict_counter
 
     cache, metrics, health, tls = Cache(client), Metrics(), Health(), ServerContext()
     handlers: dict[str, Handler] = {SERVICES_PATH: validate_service}

@@ -2,7 +2,7 @@
 
 from zonewise.explain.budgets import BudgetReport, Disruption, DomainRow, PodReport
 from zonewise.explain.cluster import DEFAULT_NAMESPACE, ReportedCluster, ReportSettings, key_of
-from zonewise.explain.disruptionpage import disruption_page, disruptions_page
+from zonewise.explain.disruption_pages import disruption_page, disruptions_page
 from zonewise.explain.name import NameClient, NameReport, explain_name, name_page
 from zonewise.explain.page import service_page, services_page
 from zonewise.explain.report import Effect, FamilyReport, ServiceReport

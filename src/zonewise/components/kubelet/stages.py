@@ -26,7 +26,7 @@ from zonewise.api.errors import ConfigError, ParseError
 from zonewise.api.objects.pod import Pod
 from zonewise.api.struct import Struct, field
 from zonewise.machinery.text import yamltext
-from zonewise.machinery.text.misfits import misfit
+from zonewise.machinery.text.decode_errors import decode_error_text
 
 PodState = Literal["bound", "running", "ready", "ended", "finished", "terminating"]
 StageEffect = Literal["start", "ready", "unready", "exit", "remove"]
@@ -151,7 +151,7 @@ def read_stages(text: str, origin: str) -> Stages:
             f"{origin} is not YAML: {why}; docs/embedded.md shows the format"
         ) from error
     except msgspec.ValidationError as error:
-        why = misfit(error)
+        why = decode_error_text(error)
         raise ConfigError(f"{origin}: {why}; docs/embedded.md shows the format") from error
     found: dict[PodState, list[Stage]] = {state: [] for state in get_args(PodState)}
     for one in written:

@@ -24,7 +24,7 @@ from zonewise.api.objects.core import Node
 from zonewise.api.objects.pod import Pod
 from zonewise.api.objects.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
 from zonewise.components.volumes.uses import BY_CLAIM
-from zonewise.components.volumes.words import (
+from zonewise.components.volumes.well_known import (
     BETA_PROVISIONER,
     BOUND_BY_CONTROLLER,
     DEFAULT_CLASS,

@@ -15,7 +15,7 @@ from zonewise.api.meta import Key
 from zonewise.api.objects.pod import Pod
 from zonewise.api.objects.storage import PersistentVolume, PersistentVolumeClaim
 from zonewise.components.volumes.uses import BY_CLAIM, claims_of
-from zonewise.components.volumes.words import CLAIM_PROTECTION, VOLUME_PROTECTION
+from zonewise.components.volumes.well_known import CLAIM_PROTECTION, VOLUME_PROTECTION
 from zonewise.runtime.controller.components import ComponentContext
 from zonewise.runtime.controller.controller import Controller, own_key
 

@@ -27,7 +27,7 @@ from zonewise.api.objects.storage import (
     StorageClass,
     VolumeNodeAffinity,
 )
-from zonewise.components.volumes.words import (
+from zonewise.components.volumes.well_known import (
     DEFAULT_CLASS,
     DRIVER,
     EMBEDDED,

@@ -39,7 +39,7 @@ from zonewise.embedded.scenario.assertions import Assertion
 from zonewise.embedded.seed.demo import shop
 from zonewise.embedded.seed.nodes import NodeLayout
 from zonewise.machinery.text import yamltext
-from zonewise.machinery.text.misfits import misfit
+from zonewise.machinery.text.decode_errors import decode_error_text
 
 Obj = dict[str, Any]
 
@@ -114,7 +114,7 @@ def parse(text: bytes, source: str) -> Scenario:
     try:
         return _scenario(msgspec.convert(value, _File))
     except msgspec.ValidationError as error:
-        why = misfit(error)
+        why = decode_error_text(error)
     except (ConfigError, ParseError) as error:
         why = str(error)
     raise ConfigError(f"{source} is not a scenario: {why}; see docs/embedded.md")

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from zonewise.api.objects.pod_state import FINISHED
-from zonewise.components.volumes.words import EMBEDDED, WAIT
+from zonewise.components.volumes.well_known import EMBEDDED, WAIT
 from zonewise.embedded.seed.seeder import full_name
 from zonewise.runtime.cache import dump
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import msgspec
 import pytest
 
-from zonewise.machinery.text.misfits import misfit
+from zonewise.machinery.text.decode_errors import decode_error_text
 
 
 class Step(msgspec.Struct, forbid_unknown_fields=True):
@@ -49,16 +49,16 @@ def test_words(value: Any, said: str) -> None:
     """Where it is, what it must be and what it is, without a library's names of types."""
     with pytest.raises(msgspec.ValidationError) as caught:
         msgspec.convert(value, Plan)
-    assert misfit(caught.value) == said
+    assert decode_error_text(caught.value) == said
 
 
 def test_a_list() -> None:
     """Entries of a file that is a list are called so."""
     with pytest.raises(msgspec.ValidationError) as caught:
         msgspec.convert([{}], list[Step])
-    assert misfit(caught.value) == "entry [0] lacks at"
+    assert decode_error_text(caught.value) == "entry [0] lacks at"
 
 
 def test_what_is_not_known_is_kept() -> None:
     """A fault of another form is told as it is, with its place."""
-    assert misfit(msgspec.ValidationError("Too long - at `$.a`")) == "a: Too long"
+    assert decode_error_text(msgspec.ValidationError("Too long - at `$.a`")) == "a: Too long"

@@ -22,7 +22,7 @@ _UNKNOWN = re.compile(r"Object contains unknown field `(?P<field>[^`]*)`")
 _VALUE = re.compile(r"Invalid enum value (?P<value>.*)", re.DOTALL)
 
 
-def misfit(error: msgspec.ValidationError) -> str:
+def decode_error_text(error: msgspec.ValidationError) -> str:
     """The fault as a clause: where it is, what it must be, what it is."""
     parts = _PLACE.fullmatch(str(error))
     assert parts is not None
