@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from zonewise.apiserver.store.entry import Entry, EventType
+from zonewise.apiserver.store.entry import Entry, WatchEventType
 from zonewise.apiserver.store.state import Build, State
 
 KIND = "/configmaps"
@@ -40,7 +40,7 @@ def configmap(
 async def put(
     state: State,
     name: str,
-    type: EventType = "ADDED",
+    type: WatchEventType = "ADDED",
     *,
     namespace: str = "default",
     value: str = "",

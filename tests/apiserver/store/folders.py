@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.apiserver.objects import KIND, contents, put
 
-from zonewise.apiserver.store.entry import EventType
+from zonewise.apiserver.store.entry import WatchEventType
 from zonewise.apiserver.store.limits import StoreLimits
 from zonewise.apiserver.store.state import State
 
@@ -72,7 +72,7 @@ async def fill(state: State, rounds: int, *, seed: int = 0, size: int = 300) -> 
         )
 
 
-def _kind(state: State, name: str, rng: random.Random) -> EventType:
+def _kind(state: State, name: str, rng: random.Random) -> WatchEventType:
     if state.latest(KIND, "default", name) is None:
         return "ADDED"
     return "DELETED" if rng.random() < 0.2 else "MODIFIED"

@@ -16,7 +16,7 @@ from tests.apiserver.objects import KIND, configmap, contents, keys, put
 
 from zonewise.apiserver.store.committer import Overloaded
 from zonewise.apiserver.store.compaction import Record
-from zonewise.apiserver.store.entry import Entry, EventType
+from zonewise.apiserver.store.entry import Entry, WatchEventType
 from zonewise.apiserver.store.history import Expired, StoreEvent
 from zonewise.apiserver.store.limits import StoreLimits
 from zonewise.apiserver.store.log import Log, WriteFailed
@@ -492,7 +492,7 @@ def test_every_old_state_can_be_listed(
         for namespace, name, what in steps:
             key = f"{namespace}/{name}"
             if what == "put":
-                kind: EventType = "MODIFIED" if key in model else "ADDED"
+                kind: WatchEventType = "MODIFIED" if key in model else "ADDED"
                 model[key] = (await put(state, name, kind, namespace=namespace)).rv
             elif key in model:
                 await put(state, name, "DELETED", namespace=namespace)

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.apiserver.objects import KIND, frames, put
 
-from zonewise.apiserver.store.entry import Entry, EventType
+from zonewise.apiserver.store.entry import Entry, WatchEventType
 from zonewise.apiserver.store.limits import StoreLimits
 from zonewise.apiserver.store.state import State, TooNew
 from zonewise.apiserver.store.watchers import LEFT, SCAN, SLOW, STOPPED, SWEEP, Watcher
@@ -169,7 +169,7 @@ def test_a_watch_always_adds_up_to_the_list(
         for namespace, name, label, what in steps:
             there = state.get(KIND, namespace, name) is not None
             if what or there:
-                kind: EventType = "ADDED"
+                kind: WatchEventType = "ADDED"
                 if there:
                     kind = "MODIFIED" if what else "DELETED"
                 labels = {"app": label} if label else None
@@ -241,7 +241,7 @@ async def test_an_event_is_encoded_once_per_representation() -> None:
         def __init__(self) -> None:
             self.calls = 0
 
-        def frame(self, type: EventType, entry: Entry) -> bytes:
+        def frame(self, type: WatchEventType, entry: Entry) -> bytes:
             self.calls += 1
             return f"{type} {entry.name}\n".encode()
 

@@ -49,7 +49,6 @@ from zonewise.machinery.text.jsontext import NotJSON
 from zonewise.runtime.process.logs import logger
 
 Obj = dict[str, Any]
-Key = tuple[Served, str, str]
 
 REQUEST_SECONDS = 60.0
 BROKEN_OWNERS = (
@@ -117,7 +116,7 @@ class Webhooks:
         self._new_uid = new_uid
         self._mutating: tuple[Hook, ...] = ()
         self._validating: tuple[Hook, ...] = ()
-        self._known: dict[Key, Concerned] = {}
+        self._known: dict[tuple[Served, str, str], Concerned] = {}
         self._stale = True
         state.listen(self._observe)
         registry.on_change(self._forget)

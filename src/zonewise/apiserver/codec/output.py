@@ -15,7 +15,7 @@ import msgspec
 from zonewise.apiserver.codec import bodies
 from zonewise.apiserver.registry import Served
 from zonewise.apiserver.request.negotiation import WantedFormat
-from zonewise.apiserver.store.entry import Entry, EventType
+from zonewise.apiserver.store.entry import Entry, WatchEventType
 
 Obj = dict[str, Any]
 
@@ -29,7 +29,7 @@ class Form(Protocol):
     def many(self, entries: Sequence[Entry], meta: Obj) -> bytes:
         """A list with its metadata."""
 
-    def frame(self, type: EventType, entry: Entry) -> bytes:
+    def frame(self, type: WatchEventType, entry: Entry) -> bytes:
         """One event of a watch, with its line end."""
 
     def mark(self, rv: int, *, ended: bool) -> bytes:
@@ -66,7 +66,7 @@ class Whole:
             (self._head, msgspec.json.encode(meta), b',"items":[', b",".join(items), b"]}\n")
         )
 
-    def frame(self, type: EventType, entry: Entry) -> bytes:
+    def frame(self, type: WatchEventType, entry: Entry) -> bytes:
         """The event with the object."""
         return b'{"type":"%b","object":%b}\n' % (type.encode(), self._shown(entry))
 
@@ -129,7 +129,7 @@ class Partial:
         items = b",".join([self.one(entry) for entry in entries])
         return b"".join((self._list, msgspec.json.encode(meta), b',"items":[', items, b"]}"))
 
-    def frame(self, type: EventType, entry: Entry) -> bytes:
+    def frame(self, type: WatchEventType, entry: Entry) -> bytes:
         """The event with the metadata."""
         return b'{"type":"%b","object":%b}\n' % (type.encode(), self.one(entry))
 

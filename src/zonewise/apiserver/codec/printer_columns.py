@@ -14,8 +14,7 @@ from typing import Any
 import msgspec
 
 from zonewise.api.errors import ParseError
-from zonewise.apiserver.codec.printers.base import since
-from zonewise.apiserver.codec.table import Printer
+from zonewise.apiserver.codec.printers.base import Printer, since
 from zonewise.machinery.schema.kinds import Column
 
 Obj = dict[str, Any]

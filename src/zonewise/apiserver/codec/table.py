@@ -13,13 +13,13 @@ import msgspec
 
 from zonewise.apiserver.codec import bodies
 from zonewise.apiserver.codec.output import mark_metadata, metadata_of
+from zonewise.apiserver.codec.printers.base import Printer
 from zonewise.apiserver.registry import Served
 from zonewise.apiserver.request import status_errors
-from zonewise.apiserver.store.entry import Entry, EventType
+from zonewise.apiserver.store.entry import Entry, WatchEventType
 from zonewise.machinery.schema.kinds import Column
 
 Obj = dict[str, Any]
-Printer = Callable[[Obj, str], list[Any]]
 """An object and the present time (RFC 3339) -> its cells."""
 
 INCLUDE = ("Metadata", "None", "Object")
@@ -56,7 +56,7 @@ class Table:
         """A table."""
         return self._table(self._columns, meta, [self._row(entry) for entry in entries])
 
-    def frame(self, type: EventType, entry: Entry) -> bytes:
+    def frame(self, type: WatchEventType, entry: Entry) -> bytes:
         """An event with a table of one row; each carries its columns, since frames are shared."""
         return b'{"type":"%b","object":%b}\n' % (type.encode(), self.one(entry))
 

@@ -23,7 +23,7 @@ from zonewise.apiserver.registry import Served
 from zonewise.apiserver.request import status_errors
 from zonewise.apiserver.request.call import Call
 from zonewise.apiserver.store.collection import Matches
-from zonewise.apiserver.store.entry import Entry, EventType
+from zonewise.apiserver.store.entry import Entry, WatchEventType
 from zonewise.apiserver.store.state import State
 
 Obj = dict[str, Any]
@@ -213,7 +213,7 @@ class Deleter:
         return Deleted(await self._write(served, entry, obj, "DELETED", options), True)
 
     async def _write(
-        self, served: Served, entry: Entry, obj: Obj, kind: EventType, options: DeleteOptions
+        self, served: Served, entry: Entry, obj: Obj, kind: WatchEventType, options: DeleteOptions
     ) -> Entry:
         return await self._writer.commit(served, entry, kind, obj, dry_run=options.dry_run)
 

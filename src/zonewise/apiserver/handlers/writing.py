@@ -29,7 +29,7 @@ from zonewise.apiserver.request import status_errors
 from zonewise.apiserver.request.call import Call
 from zonewise.apiserver.request.paths import Target
 from zonewise.apiserver.store.committer import Overloaded
-from zonewise.apiserver.store.entry import Entry, EventType
+from zonewise.apiserver.store.entry import Entry, WatchEventType
 from zonewise.apiserver.store.log import WriteFailed
 from zonewise.apiserver.store.state import Overtaken, State
 from zonewise.apiserver.strategy import metadata
@@ -291,7 +291,7 @@ class Writer:
         obj = with_times_kept(old, obj)
         if await self._unchanged(served, entry, obj, old):
             return Written(entry)
-        kind: EventType = "DELETED" if update_checks.released(served, obj) else "MODIFIED"
+        kind: WatchEventType = "DELETED" if update_checks.released(served, obj) else "MODIFIED"
         self._allocate(served, obj, old, context)
         try:
             written = await self.commit(
@@ -362,7 +362,7 @@ class Writer:
         self,
         served: Served,
         entry: Entry,
-        kind: EventType,
+        kind: WatchEventType,
         obj: Obj,
         *,
         dry_run: bool = False,
@@ -392,7 +392,7 @@ class Writer:
         served: Served,
         namespace: str,
         name: str,
-        kind: EventType,
+        kind: WatchEventType,
         stored: Obj,
         expect: Entry | None,
         *,

@@ -31,7 +31,7 @@ from typing import NamedTuple, Protocol
 from zonewise.api.errors import ZonewiseError
 from zonewise.apiserver.store.collection import Collection
 from zonewise.apiserver.store.compaction import Record, Sweep
-from zonewise.apiserver.store.entry import Entry, EventType
+from zonewise.apiserver.store.entry import Entry, WatchEventType
 from zonewise.apiserver.store.limits import StoreLimits
 from zonewise.apiserver.store.log import Log, WriteFailed
 from zonewise.apiserver.store.worker import Worker
@@ -46,7 +46,7 @@ class Overloaded(ZonewiseError):
 class PendingWrite(NamedTuple):
     """One write on its way."""
 
-    type: EventType
+    type: WatchEventType
     collection: Collection
     entry: Entry
     previous: Entry | None
@@ -308,5 +308,5 @@ class Committer:
         self._advance()
 
 
-_CODES: dict[EventType, int] = {"ADDED": 0, "MODIFIED": 1, "DELETED": 2}
-TYPES: tuple[EventType, ...] = ("ADDED", "MODIFIED", "DELETED")
+_CODES: dict[WatchEventType, int] = {"ADDED": 0, "MODIFIED": 1, "DELETED": 2}
+TYPES: tuple[WatchEventType, ...] = ("ADDED", "MODIFIED", "DELETED")

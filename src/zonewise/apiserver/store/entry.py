@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 import msgspec
 
-EventType = Literal["ADDED", "MODIFIED", "DELETED"]
+WatchEventType = Literal["ADDED", "MODIFIED", "DELETED"]
 
 
 class Entry(msgspec.Struct, gc=False, eq=False):

@@ -24,7 +24,7 @@ from typing import Any
 import msgspec
 
 from zonewise.api.errors import ZonewiseError
-from zonewise.apiserver.store.entry import Entry, EventType
+from zonewise.apiserver.store.entry import Entry, WatchEventType
 from zonewise.apiserver.store.limits import StoreLimits
 
 EVENT_OVERHEAD = 256
@@ -46,7 +46,7 @@ class StoreEvent(msgspec.Struct, gc=False, eq=False):
     ``size`` is the number of bytes in the trail up to and including this event.
     """
 
-    type: EventType
+    type: WatchEventType
     entry: Entry
     previous: Entry | None
     time: float
@@ -114,7 +114,7 @@ class History:
         return self._bytes
 
     def add(
-        self, trail: Trail, type: EventType, entry: Entry, previous: Entry | None, now: float
+        self, trail: Trail, type: WatchEventType, entry: Entry, previous: Entry | None, now: float
     ) -> StoreEvent:
         """Append an event; versions must rise."""
         assert entry.rv > self.rv, "versions rise"

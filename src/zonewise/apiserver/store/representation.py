@@ -15,7 +15,7 @@ from collections import deque
 from typing import Literal, Protocol
 
 from zonewise.apiserver.store.collection import Matches
-from zonewise.apiserver.store.entry import Entry, EventType
+from zonewise.apiserver.store.entry import Entry, WatchEventType
 from zonewise.apiserver.store.history import StoreEvent
 
 View = Literal["ADDED", "MODIFIED", "DELETED", "LEFT"]
@@ -25,14 +25,14 @@ View = Literal["ADDED", "MODIFIED", "DELETED", "LEFT"]
 class Representation(Protocol):
     """A form of objects on a stream."""
 
-    def frame(self, type: EventType, entry: Entry) -> bytes:
+    def frame(self, type: WatchEventType, entry: Entry) -> bytes:
         """One event as it is sent, with its line end; must not fail."""
 
 
 class _Whole:
     """Objects as they are stored."""
 
-    def frame(self, type: EventType, entry: Entry) -> bytes:
+    def frame(self, type: WatchEventType, entry: Entry) -> bytes:
         return b'{"type":"%b","object":%b}\n' % (_TYPES[type], entry.raw)
 
 
@@ -88,4 +88,8 @@ class Frames:
                 old.encoded.pop(its, None)
 
 
-_TYPES: dict[EventType, bytes] = {"ADDED": b"ADDED", "MODIFIED": b"MODIFIED", "DELETED": b"DELETED"}
+_TYPES: dict[WatchEventType, bytes] = {
+    "ADDED": b"ADDED",
+    "MODIFIED": b"MODIFIED",
+    "DELETED": b"DELETED",
+}

@@ -23,7 +23,7 @@ from zonewise.api.errors import ZonewiseError
 from zonewise.apiserver.store.collection import Collection, ListPage, Matches
 from zonewise.apiserver.store.committer import TYPES, Clock, Committer, PendingWrite
 from zonewise.apiserver.store.compaction import DELETED
-from zonewise.apiserver.store.entry import Entry, EventType, key_of
+from zonewise.apiserver.store.entry import Entry, WatchEventType, key_of
 from zonewise.apiserver.store.history import History, StoreEvent
 from zonewise.apiserver.store.limits import StoreLimits
 from zonewise.apiserver.store.log import FIRST_RV, RECORD_OVERHEAD, Contents, Log
@@ -261,7 +261,7 @@ class State:
         kind: str,
         namespace: str,
         name: str,
-        type: EventType,
+        type: WatchEventType,
         build: Build,
         *,
         expect: Entry | _Anything | None = ANYTHING,

@@ -28,7 +28,7 @@ _SCTP = 132
 
 _log = logger("network")
 
-Place = tuple[NetworkNamespace, PodPort]
+EchoKey = tuple[NetworkNamespace, PodPort]
 
 
 class _Answer:
@@ -54,9 +54,9 @@ class Echo:
     """All ports that are open."""
 
     def __init__(self) -> None:
-        self._open: dict[Place, _Answer] = {}
+        self._open: dict[EchoKey, _Answer] = {}
 
-    async def apply(self, wanted: Mapping[Place, str]) -> None:
+    async def apply(self, wanted: Mapping[EchoKey, str]) -> None:
         """Answer at these ports, with these texts, and at no other."""
         for place in [place for place in self._open if place not in wanted]:
             self._open.pop(place).end()
