@@ -10,7 +10,8 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from zonewise.api.errors import NotFound, Status, StatusCause, StatusDetails
+from zonewise.api.errors import StatusCause
+from zonewise.api.objects.core import Namespace
 from zonewise.apiserver.admission.admission import AdmissionPlugin, Attributes
 from zonewise.apiserver.request import status_errors
 from zonewise.apiserver.strategy.pod.volumes import token_projection
@@ -65,15 +66,7 @@ class Plugins:
         name = attributes.namespace
         found = self._look("/namespaces", "", name)
         if found is None:
-            raise NotFound(
-                Status(
-                    status="Failure",
-                    message=f'namespaces "{name}" not found',
-                    reason="NotFound",
-                    details=StatusDetails(name=name, kind="namespaces"),
-                    code=404,
-                )
-            )
+            raise status_errors.not_found(Namespace.resource, name)
         if found["metadata"].get("deletionTimestamp"):
             raise status_errors.forbidden(
                 attributes.served.kind.resource,

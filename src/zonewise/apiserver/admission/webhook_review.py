@@ -19,7 +19,6 @@ from zonewise.api.errors import ApiError, Status
 from zonewise.api.resource import Resource
 from zonewise.apiserver.admission.admission import Attributes
 from zonewise.apiserver.registry import Served
-from zonewise.apiserver.request.call import User
 
 Obj = dict[str, Any]
 
@@ -86,7 +85,7 @@ def request(attributes: Attributes, viewed: Served, uid: str) -> Obj:
         "requestKind": _kind(attributes, attributes.served),
         "requestResource": _resource(attributes.served.kind.resource),
         "operation": attributes.operation,
-        "userInfo": _user(attributes.user),
+        "userInfo": attributes.user.info(),
         "dryRun": attributes.dry_run,
         "options": options(attributes),
     }
@@ -130,17 +129,6 @@ def _kind(attributes: Attributes, served: Served) -> Obj:
 
 def _resource(resource: Resource) -> Obj:
     return {"group": resource.group, "version": resource.version, "resource": resource.plural}
-
-
-def _user(user: User) -> Obj:
-    shown: Obj = {"username": user.name}
-    if user.uid:
-        shown["uid"] = user.uid
-    if user.groups:
-        shown["groups"] = list(user.groups)
-    if user.extra:
-        shown["extra"] = {key: list(values) for key, values in user.extra}
-    return shown
 
 
 def encode(asked: Obj, *, obj: Obj | None, old: Obj | None, version: str) -> bytes:

@@ -21,7 +21,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from zonewise.api.errors import NotFound, ParseError, Status, StatusDetails
+from zonewise.api.errors import ParseError
+from zonewise.api.objects.core import Namespace
 from zonewise.apiserver.admission import webhook_review
 from zonewise.apiserver.admission.admission import Attributes, Operation
 from zonewise.apiserver.admission.webhook_match import (
@@ -286,15 +287,7 @@ class Webhooks:
             return dict(labels or {})
         entry = self._state.latest("/namespaces", "", namespace)
         if entry is None:
-            raise NotFound(
-                Status(
-                    status="Failure",
-                    message=f'namespaces "{namespace}" not found',
-                    reason="NotFound",
-                    details=StatusDetails(name=namespace, kind="namespaces"),
-                    code=404,
-                )
-            )
+            raise status_errors.not_found(Namespace.resource, namespace)
         return dict(entry.labels)
 
     async def _ask(

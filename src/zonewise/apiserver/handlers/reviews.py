@@ -46,7 +46,7 @@ class Reviews:
         """SelfSubjectReview."""
         review = bodies.read(call, served)
         review["metadata"]["creationTimestamp"] = self._writer.context(call).now
-        review["status"] = {"userInfo": _described(call.user)}
+        review["status"] = {"userInfo": call.user.info()}
         return _answer(review)
 
     async def whose_token(self, call: Call, served: Served, target: Target) -> Answer:
@@ -62,7 +62,7 @@ class Reviews:
         except BadToken as error:
             review["status"] = {"user": {}, "error": str(error)}
         else:
-            review["status"] = {"authenticated": True, "user": _described(user)}
+            review["status"] = {"authenticated": True, "user": user.info()}
             if audiences:
                 review["status"]["audiences"] = list(audiences)
         return _answer(review)
@@ -179,17 +179,6 @@ def _act(spec: Obj) -> Attempt:
 def _subject(spec: Obj) -> User:
     extra = tuple(sorted((key, tuple(values)) for key, values in (spec.get("extra") or {}).items()))
     return User(spec.get("user", ""), tuple(spec.get("groups") or ()), spec.get("uid", ""), extra)
-
-
-def _described(user: User) -> Obj:
-    found: Obj = {"username": user.name}
-    if user.uid:
-        found["uid"] = user.uid
-    if user.groups:
-        found["groups"] = list(user.groups)
-    if user.extra:
-        found["extra"] = {key: list(values) for key, values in user.extra}
-    return found
 
 
 def _resource_rule(rule: PolicyRule) -> Obj:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -25,6 +26,17 @@ class User:
     groups: tuple[str, ...] = ()
     uid: str = ""
     extra: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+    def info(self) -> dict[str, Any]:
+        """The user as a UserInfo; what is empty is left out."""
+        info: dict[str, Any] = {"username": self.name}
+        if self.uid:
+            info["uid"] = self.uid
+        if self.groups:
+            info["groups"] = list(self.groups)
+        if self.extra:
+            info["extra"] = {key: list(values) for key, values in self.extra}
+        return info
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
