@@ -10,8 +10,9 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 from tests.csi.scene import (
@@ -39,6 +40,7 @@ from zonewise.csi.transport.socket_client import SocketClient
 from zonewise.runtime.process import logs
 
 SECRET = "correct-horse"
+T = TypeVar("T")
 
 
 @pytest.fixture
@@ -175,6 +177,11 @@ def test_all_secret_fields_of_the_protocol_are_hidden() -> None:
     assert found > 15
 
 
+async def threaded(work: Callable[[], T], _lane: str = "") -> T:
+    """Run it in a thread, as behind a socket."""
+    return await asyncio.to_thread(work)
+
+
 class Slow:
     """A call that ends when it is told to."""
 
@@ -189,10 +196,7 @@ class Slow:
         return csi.ProbeResponse()
 
     def calls(self) -> Calls:
-        async def worker(work, _lane=""):  # type: ignore[no-untyped-def]
-            return await asyncio.to_thread(work)
-
-        return Calls([bind(methods.PROBE, self.serve)], worker=worker)
+        return Calls([bind(methods.PROBE, self.serve)], worker=threaded)
 
 
 @pytest.mark.parametrize("kind", ["socket", "process"])
@@ -227,10 +231,7 @@ async def test_a_refusal_after_the_deadline_is_no_fault() -> None:
         assert go.wait(60)
         raise CsiError(Code.ABORTED, "still held")
 
-    async def worker(work, _lane=""):  # type: ignore[no-untyped-def]
-        return await asyncio.to_thread(work)
-
-    calls = Calls([bind(methods.PROBE, serve)], worker=worker)
+    calls = Calls([bind(methods.PROBE, serve)], worker=threaded)
     asked = InProcessClient(calls).call(methods.PROBE, csi.ProbeRequest(), timeout=0.05)
     assert await refused(asked) is Code.DEADLINE_EXCEEDED
     go.set()

@@ -60,17 +60,9 @@ def fit(replicas: int, known: dict[str, int], names: list[str]) -> dict[str, int
     share = split(replicas, known, names)
     made = {name: known.get(name, 0) for name in names}
     while sum(made.values()) < replicas:
-        best = None
-        for name in sorted(names):
-            if best is None or share[name] - made[name] > share[best] - made[best]:
-                best = name
-        made[best] += 1  # type: ignore[index]
+        made[max(sorted(names), key=lambda name: share[name] - made[name])] += 1
     while sum(made.values()) > replicas:
-        best = None
-        for name in sorted(names):
-            if best is None or made[name] - share[name] > made[best] - share[best]:
-                best = name
-        made[best] -= 1  # type: ignore[index]
+        made[max(sorted(names), key=lambda name: made[name] - share[name])] -= 1
     return made
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from zonewise.api.values import quantity
 from zonewise.install.hooks import configurations
-from zonewise.install.wanted import Installation
+from zonewise.install.wanted import BudgetsMode, Installation
 from zonewise.install.workload import workload
 from zonewise.machinery.cel.match_conditions import conditions_of
 
@@ -23,9 +23,9 @@ OWNED: Obj = {
 }
 
 
-def hooks(budgets: str = "enforce") -> dict[str, Obj]:
+def hooks(budgets: BudgetsMode = "enforce") -> dict[str, Obj]:
     """The webhooks by their path."""
-    wanted = Installation(budgets=budgets, gated_users=("system:serviceaccount:argo:rollouts",))  # type: ignore[arg-type]
+    wanted = Installation(budgets=budgets, gated_users=("system:serviceaccount:argo:rollouts",))
     return {
         hook["clientConfig"]["service"]["path"]: hook
         for one in configurations(wanted)
@@ -100,7 +100,7 @@ def test_which_replicasets_are_clamped(user: str, before: int, after: int, clamp
         ("off", {}),
     ],
 )
-def test_what_happens_if_nobody_answers(budgets: str, policies: dict[str, str]) -> None:
+def test_what_happens_if_nobody_answers(budgets: BudgetsMode, policies: dict[str, str]) -> None:
     """Evictions and the clamp wait, deletions pass; who only observes is in nobody's way. Only
     namespaces that opted in are asked about, never ours or the system's.
     """
@@ -119,7 +119,7 @@ def test_what_happens_if_nobody_answers(budgets: str, policies: dict[str, str]) 
         ("observe", {"/evictions": 5, "/deletions": 5}),
     ],
 )
-def test_how_long_an_answer_is_waited_for(budgets: str, seconds: dict[str, int]) -> None:
+def test_how_long_an_answer_is_waited_for(budgets: BudgetsMode, seconds: dict[str, int]) -> None:
     """Deletions, which pass without an answer, are given the most there is; nobody waits long for
     who only observes.
     """
@@ -130,8 +130,8 @@ def test_how_long_an_answer_is_waited_for(budgets: str, seconds: dict[str, int])
 def test_a_gate_has_room_for_every_pod() -> None:
     """Who keeps budgets knows all pods: 415 MB were measured for 50,000."""
 
-    def limit(budgets: str) -> Fraction:
-        made = workload(Installation(budgets=budgets))  # type: ignore[arg-type]
+    def limit(budgets: BudgetsMode) -> Fraction:
+        made = workload(Installation(budgets=budgets))
         (deployment,) = [one for one in made if one["kind"] == "Deployment"]
         containers = deployment["spec"]["template"]["spec"]["containers"]
         (webhook,) = [one for one in containers if one["name"] == "webhook"]
