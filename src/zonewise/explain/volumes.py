@@ -39,7 +39,6 @@ from zonewise.storage.pools import Pool, pools_of
 from zonewise.storage.provisioning import accessibility_requirement
 
 SELECTED_NODE = "volume.kubernetes.io/selected-node"
-DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 PREFIX = "csi.storage.k8s.io/"
 WAIT = "WaitForFirstConsumer"
 

@@ -108,6 +108,30 @@ async def class_there(cluster: VirtualCluster) -> None:
     )
 
 
+DEFAULT = "storageclass.kubernetes.io/is-default-class"
+BETA_DEFAULT = "storageclass.beta.kubernetes.io/is-default-class"
+
+
+async def storage_class(cluster: VirtualCluster, name: str, **marks: str) -> None:
+    """A class whose volumes are made at once."""
+    body = {"metadata": {"name": name, "annotations": marks}, "provisioner": "zonewise.io/embedded"}
+    await post(cluster, "/apis/storage.k8s.io/v1/storageclasses", body)
+
+
+async def test_early_and_late_claims_get_the_same_default_class() -> None:
+    """Of default classes of one second the first name counts, also by the beta annotation."""
+    async with virtual_cluster({"persistentvolume-binder": Binder}) as cluster:
+        await claim(cluster, "early")
+        await until(lambda: phase(cluster, "early") == "Pending")
+        await storage_class(cluster, "a", **{BETA_DEFAULT: "true"})
+        await storage_class(cluster, "b", **{DEFAULT: "true"})
+        await claim(cluster, "late")
+        await asyncio.sleep(60)
+        for name in ("early", "late"):
+            found = await cluster.client.get(PersistentVolumeClaim, name, "default")
+            assert (name, found.spec.storage_class_name) == (name, "a")
+
+
 async def test_a_claim_waits_for_its_node_and_gets_a_volume_in_its_zone() -> None:
     """The default class waits; the volume's affinity is the zone of the chosen node."""
     async with virtual_cluster(PARTS) as cluster:

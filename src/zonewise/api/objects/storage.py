@@ -5,6 +5,7 @@ And what a driver reports about itself: CSINode, CSIDriver, CSIStorageCapacity, 
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
 from zonewise.api.meta import (
@@ -18,6 +19,9 @@ from zonewise.api.meta import (
 from zonewise.api.objects.core import NodeSelector
 from zonewise.api.resource import Resource
 from zonewise.api.struct import Struct, field
+
+DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
+_BETA_DEFAULT_CLASS = "storageclass.beta.kubernetes.io/is-default-class"
 
 
 class TypedReference(Struct):
@@ -166,6 +170,20 @@ class StorageClass(Object):
     allow_volume_expansion: bool | None = None
     volume_binding_mode: str | None = None
     allowed_topologies: tuple[TopologySelectorTerm, ...] = ()
+
+
+def is_default_class(annotations: Mapping[str, str]) -> bool:
+    """Whether a StorageClass with these annotations is for claims that name none."""
+    return "true" in (annotations.get(DEFAULT_CLASS), annotations.get(_BETA_DEFAULT_CLASS))
+
+
+def newest_default(marked: Iterable[tuple[str, str]]) -> str:
+    """Which of several default classes counts, by their creation times and names; "" without any.
+
+    The newest does; of equally new ones the first name.
+    """
+    by_name = sorted(marked, key=lambda one: one[1])
+    return max(by_name, key=lambda one: one[0], default=("", ""))[1]
 
 
 class VolumeNodeResources(Struct):

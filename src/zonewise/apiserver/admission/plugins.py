@@ -7,11 +7,12 @@ order of ``MUTATING`` and ``VALIDATING``, which is the real server's.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from zonewise.api.errors import StatusCause
 from zonewise.api.objects.core import Namespace
+from zonewise.api.objects.storage import is_default_class, newest_default
 from zonewise.apiserver.admission.admission import AdmissionPlugin, Attributes
 from zonewise.apiserver.request import status_errors
 from zonewise.apiserver.strategy.pod.volumes import token_projection
@@ -29,7 +30,6 @@ TOKEN_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"  # noqa: S105 - a p
 ACCOUNT_TRIES = 100
 ACCOUNT_PAUSE = 0.01
 MIRROR = "kubernetes.io/config.mirror"
-DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 DEFAULT_INGRESS = "ingressclass.kubernetes.io/is-default-class"
 PROTECTION = {
     "/persistentvolumeclaims": "kubernetes.io/pvc-protection",
@@ -221,7 +221,7 @@ class Plugins:
             obj["metadata"].get("annotations") or {}
         ):
             return
-        chosen = _newest_default(self._every("storage.k8s.io/storageclasses"), DEFAULT_CLASS)
+        chosen = _default(self._every("storage.k8s.io/storageclasses"), is_default_class)
         if chosen:
             spec["storageClassName"] = chosen
 
@@ -235,7 +235,10 @@ class Plugins:
         legacy = "kubernetes.io/ingress.class"
         if spec.get("ingressClassName") or legacy in (obj["metadata"].get("annotations") or {}):
             return
-        chosen = _newest_default(self._every("networking.k8s.io/ingressclasses"), DEFAULT_INGRESS)
+        chosen = _default(
+            self._every("networking.k8s.io/ingressclasses"),
+            lambda annotations: annotations.get(DEFAULT_INGRESS) == "true",
+        )
         if chosen:
             spec["ingressClassName"] = chosen
 
@@ -351,13 +354,10 @@ def _tolerates(toleration: Obj, key: str) -> bool:
     }
 
 
-def _newest_default(classes: Iterable[Obj], annotation: str) -> str:
-    marked = [
-        one["metadata"]
-        for one in classes
-        if (one["metadata"].get("annotations") or {}).get(annotation) == "true"
-    ]
-    # Newest first; of equally new ones the first name.
-    marked.sort(key=lambda meta: meta["name"])
-    marked.sort(key=lambda meta: meta["creationTimestamp"], reverse=True)
-    return marked[0]["name"] if marked else ""
+def _default(classes: Iterable[Obj], marked: Callable[[Mapping[str, str]], bool]) -> str:
+    metas = (one["metadata"] for one in classes)
+    return newest_default(
+        (meta["creationTimestamp"], meta["name"])
+        for meta in metas
+        if marked(meta.get("annotations") or {})
+    )

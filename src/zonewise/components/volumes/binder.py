@@ -22,12 +22,17 @@ from zonewise.api.errors import NotFound
 from zonewise.api.meta import Key
 from zonewise.api.objects.core import Node
 from zonewise.api.objects.pod import Pod
-from zonewise.api.objects.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
+from zonewise.api.objects.storage import (
+    PersistentVolume,
+    PersistentVolumeClaim,
+    StorageClass,
+    is_default_class,
+    newest_default,
+)
 from zonewise.components.volumes.uses import BY_CLAIM
 from zonewise.components.volumes.well_known import (
     BETA_PROVISIONER,
     BOUND_BY_CONTROLLER,
-    DEFAULT_CLASS,
     NO_PROVISIONER,
     PROVISIONED_BY,
     PROVISIONER,
@@ -136,12 +141,11 @@ class Binder:
 
     def _default_class(self) -> str:
         """The class that claims without one get: the newest default."""
-        usual = [
+        return newest_default(
             (one.metadata.creation_timestamp or "", one.metadata.name)
             for one in self._classes
-            if one.metadata.annotations.get(DEFAULT_CLASS) == "true"
-        ]
-        return max(usual)[1] if usual else ""
+            if is_default_class(one.metadata.annotations)
+        )
 
     async def _bind_named(self, claim: PersistentVolumeClaim) -> None:
         volume = self._volumes.get(("", claim.spec.volume_name))

@@ -20,6 +20,7 @@ from zonewise.api.errors import AlreadyExists, NotFound
 from zonewise.api.meta import Key, ObjectMeta, ObjectReference
 from zonewise.api.objects.core import Node, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
 from zonewise.api.objects.storage import (
+    DEFAULT_CLASS,
     CSIPersistentVolumeSource,
     PersistentVolume,
     PersistentVolumeClaim,
@@ -28,7 +29,6 @@ from zonewise.api.objects.storage import (
     VolumeNodeAffinity,
 )
 from zonewise.components.volumes.well_known import (
-    DEFAULT_CLASS,
     DRIVER,
     EMBEDDED,
     PROVISIONED_BY,

@@ -6,7 +6,6 @@ BOUND_BY_CONTROLLER = "pv.kubernetes.io/bound-by-controller"
 PROVISIONED_BY = "pv.kubernetes.io/provisioned-by"
 PROVISIONER = "volume.kubernetes.io/storage-provisioner"
 BETA_PROVISIONER = "volume.beta.kubernetes.io/storage-provisioner"
-DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 CLAIM_PROTECTION = "kubernetes.io/pvc-protection"
 VOLUME_PROTECTION = "kubernetes.io/pv-protection"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from zonewise.api.objects.storage import is_default_class
 from zonewise.apiserver.codec.printers.base import (
     UNSET,
     Obj,
@@ -74,10 +75,7 @@ def _volume(obj: Obj, now: str) -> list[Any]:
 def _storage_class(obj: Obj, now: str) -> list[Any]:
     notes = obj["metadata"].get("annotations") or {}
     name = name_of(obj)
-    if (
-        notes.get("storageclass.kubernetes.io/is-default-class") == "true"
-        or notes.get("storageclass.beta.kubernetes.io/is-default-class") == "true"
-    ):
+    if is_default_class(notes):
         name += " (default)"
     return [
         name,
