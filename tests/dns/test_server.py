@@ -156,6 +156,19 @@ async def test_a_socket_of_both_families_knows_its_clients() -> None:
                 assert texts(answer) == ["10.0.9.2"]
 
 
+@pytest.mark.parametrize("host", ["", "::", "0.0.0.0"])
+async def test_answers_come_from_the_address_that_was_asked(host: str) -> None:
+    """Also on a machine with several: worked out, kept and forwarded ones."""
+    async with other(says("A 198.51.100.7")) as (upstream, _):
+        forwarder = Forwarder(lambda: [upstream])
+        async with serving(names(forwards=forwarder), host=host) as number:
+            for name, address in ((WEB, "10.96.0.7"), ("www.example.com.", "198.51.100.7")):
+                for _ in range(2):
+                    query = dns.message.make_query(name, "A")
+                    answer = await dns.asyncquery.udp(query, "127.0.0.2", timeout=10, port=number)
+                    assert texts(answer) == [address]
+
+
 async def test_many_packets_at_once_are_all_answered() -> None:
     """More than one wake-up takes: none is lost, each answer has the id of its question."""
     async with serving(names()) as number:

@@ -7,11 +7,17 @@ kept costs a dictionary look-up and a system call each way.
 
 What cannot be sent at once is dropped, as packets are: the client retries. Answers that have to
 wait for upstreams are tasks, bounded by the forwarder.
+
+A client takes an answer only from the address that it asked. A socket that is bound to all
+addresses of the machine would send from the one nearest to the client, so the kernel tells with each packet
+to which address it was sent, and the answer goes out from there. That costs two microseconds, so
+a socket that is bound to one address goes without.
 """
 
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import socket
 from collections.abc import Awaitable, Callable
 from time import perf_counter
@@ -26,6 +32,15 @@ BUFFER = 4 << 20
 
 _log = logger("dns")
 
+_PKTINFO_V4 = 8
+"""``IP_PKTINFO``, which the socket module does not have everywhere."""
+
+_V4_INFO, _V6_INFO = 12, 20
+_ANY_INTERFACE = bytes(4)
+
+Ways = list[tuple[int, int, bytes]]
+"""Ancillary data of a packet: to which address it was sent, or from which it is to go out."""
+
 Observe = Callable[[int, float], None]
 """Called with how many packets a wake-up answered, and how long it took."""
 
@@ -38,6 +53,7 @@ class PacketServer:
     ) -> None:
         self.unsent = 0
         self._socket = sock
+        self._wide = _tell_addresses(sock)
         self._responder = responder
         self._observe = observe
         self._tasks: set[asyncio.Task[None]] = set()
@@ -59,13 +75,20 @@ class PacketServer:
 
     def _drain(self) -> None:
         began = perf_counter()
+        wide = self._wide
         receive, send = self._socket.recvfrom, self._socket.sendto
+        receive_wide, send_wide = self._socket.recvmsg, self._socket.sendmsg
         table = self._responder.kept.table
         spot = self._responder.spot
+        way: Ways = []
         count = 0
         while count < BATCH:
             try:
-                data, source = receive(PACKET)
+                if wide:
+                    data, ways, _, source = receive_wide(PACKET, wide)
+                    way = _way_back(ways)
+                else:
+                    data, source = receive(PACKET)
             except BlockingIOError:
                 break
             except OSError:
@@ -82,15 +105,18 @@ class PacketServer:
                 if turns is not None:
                     entry.tally.hits += 1
                     try:
-                        send(data[:2] + turns.next(), source)
+                        if wide:
+                            send_wide((data[:2], turns.next()), way, 0, source)
+                        else:
+                            send(data[:2] + turns.next(), source)
                     except OSError:
                         self.unsent += 1
                     continue
-            self._answer(data, source)
+            self._answer(data, source, way)
         if self._observe is not None and count:
             self._observe(count, perf_counter() - began)
 
-    def _answer(self, data: bytes, source: tuple[str, int]) -> None:
+    def _answer(self, data: bytes, source: tuple[str, int], way: Ways) -> None:
         try:
             told = self._responder.respond(data, plain(source[0]), stream=False)
         except Exception:
@@ -99,22 +125,46 @@ class PacketServer:
         if told is None:
             return
         if isinstance(told, bytes):
-            self._send(told, source)
+            self._send(told, source, way)
             return
-        task = asyncio.ensure_future(self._later(told, source))
+        task = asyncio.ensure_future(self._later(told, source, way))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _later(self, told: Awaitable[bytes], source: tuple[str, int]) -> None:
+    async def _later(self, told: Awaitable[bytes], source: tuple[str, int], way: Ways) -> None:
         try:
             answer = await told
         except Exception:
             _log.exception("a question could not be forwarded")
             return
-        self._send(answer, source)
+        self._send(answer, source, way)
 
-    def _send(self, told: bytes, source: tuple[str, int]) -> None:
+    def _send(self, told: bytes, source: tuple[str, int], way: Ways) -> None:
         try:
-            self._socket.sendto(told, source)
+            self._socket.sendmsg((told,), way, 0, source)
         except OSError:
             self.unsent += 1
+
+
+def _tell_addresses(sock: socket.socket) -> int:
+    """Have the kernel tell to which address packets were sent, if the socket takes those to any.
+
+    Gives how many bytes it tells that in; 0 for a socket that has one address.
+    """
+    if not ipaddress.ip_address(sock.getsockname()[0]).is_unspecified:
+        return 0
+    if sock.family == socket.AF_INET6:
+        sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_RECVPKTINFO, 1)
+        return socket.CMSG_SPACE(_V6_INFO)
+    sock.setsockopt(socket.IPPROTO_IP, _PKTINFO_V4, 1)
+    return socket.CMSG_SPACE(_V4_INFO)
+
+
+def _way_back(ways: Ways) -> Ways:
+    """An answer goes out from the address its question was sent to, over any interface."""
+    if not ways:
+        return ways
+    level, kind, info = ways[0]
+    if level == socket.IPPROTO_IPV6:
+        return [(level, kind, info[:16] + _ANY_INTERFACE)]
+    return [(level, kind, _ANY_INTERFACE + info[4:])]
