@@ -346,3 +346,20 @@ def test_pointers_that_loop_are_refused() -> None:
     for question in (b"\xc0\x0c\x00\x01\x00\x01", b"\x01a\xc0\x10\x00\x01\x00\x01"):
         with pytest.raises(Malformed):
             read_message(head + question)
+
+
+def test_chains_of_pointers_are_refused() -> None:
+    """A name has as many pointers as labels at most: a packet full of chains would take seconds."""
+    record = b"\x00\x01\x00\x01\x00\x00\x00\x3c\x00\x00"
+
+    def chain(pointers: int) -> bytes:
+        head = b"\x12\x34\x81\x80\x00\x01\x00\x02\x00\x00\x00\x00\x01a\x00\x00\x01\x00\x01"
+        head += b"\x00\x00\x10" + record[2:8] + (2 * pointers).to_bytes(2, "big")
+        steps = (len(head) + 2 * at for at in range(pointers))
+        places = [12, *steps]
+        return head + b"".join((0xC000 | at).to_bytes(2, "big") for at in places) + record
+
+    _, message = read_message(chain(126))
+    assert [one.name for one in message.answers] == [b"\0", b"\x01a\0"]
+    with pytest.raises(Malformed):
+        read_message(chain(127))

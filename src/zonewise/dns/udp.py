@@ -8,10 +8,10 @@ kept costs a dictionary look-up and a system call each way.
 What cannot be sent at once is dropped, as packets are: the client retries. Answers that have to
 wait for upstreams are tasks, bounded by the forwarder.
 
-A client takes an answer only from the address that it asked. A socket that is bound to all
-addresses of the machine would send from the one nearest to the client, so the kernel tells with each packet
-to which address it was sent, and the answer goes out from there. That costs two microseconds, so
-a socket that is bound to one address goes without.
+A client takes an answer only from the address that it asked. A socket that is bound to all of the
+machine's addresses would send from the one nearest to the client, so the kernel tells with each
+packet to which address it was sent, and the answer goes out from there. That costs two
+microseconds, so a socket that is bound to one address goes without.
 """
 
 from __future__ import annotations

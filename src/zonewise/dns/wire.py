@@ -3,7 +3,8 @@
 Questions are untrusted, so ``read_question`` assumes nothing: every length is checked, names are
 never followed through pointers (a question needs none), and what is wrong ends in ``Malformed``
 with the code to answer. Answers of upstream servers are read by ``read_message``; there pointers
-are followed, each only backwards, so there can be no loop.
+are followed, each only backwards, so there can be no loop, and few for each name, so that long
+chains of them cannot take seconds.
 
 ``write`` compresses every name that may be (the target of an SRV record may not, RFC 2782), then
 drops whole records from the end until the message fits, and says so with TC. The question is echoed
@@ -70,6 +71,8 @@ _QUESTION = Layout("!HH")
 _RECORD = Layout("!HHIH")
 _OPTION = Layout("!HH")
 _POINTER = 0xC0
+_POINTERS = 127
+"""How many pointers a name may have: as many as labels, each of which may be shared."""
 
 _NAMES_IN = {
     RecordType.NS: (0, 1),
@@ -364,12 +367,14 @@ def _read_name(data: bytes, at: int) -> tuple[bytes, int]:
     out = bytearray()
     end = 0
     lowest = at
+    pointers = 0
     while length := data[at]:
         if length & _POINTER == _POINTER:
             target = (length & 0x3F) << 8 | data[at + 1]
             end = end or at + 2
-            if target >= lowest:
-                raise Malformed("a pointer that does not lead backwards")
+            pointers += 1
+            if target >= lowest or pointers > _POINTERS:
+                raise Malformed("a pointer that does not lead backwards, or too many of them")
             at = lowest = target
             continue
         if length > LABEL_LIMIT:
