@@ -377,6 +377,74 @@ async def test_cut_off_answers_are_asked_for_over_a_stream() -> None:
             assert (await udp(number, "www.example.com.")).flags & dns.flags.TC
 
 
+async def test_what_was_cut_off_is_told_if_a_stream_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server whose TCP port takes connections and no more still has its packet."""
+    monkeypatch.setattr("zonewise.dns.upstream.STREAM_PATIENCE", 0.05)
+
+    def cut(query: dns.message.Message) -> dns.message.Message:
+        found = says("A 198.51.100.7")(query)
+        assert isinstance(found, dns.message.Message)
+        found.flags |= dns.flags.TC
+        return found
+
+    async with (
+        other(cut) as (upstream, _),
+        serving(names(forwards=Forwarder(lambda: [upstream]))) as number,
+    ):
+        with socket.create_server(("127.0.0.1", upstream.port)):
+            answer = await udp(number, "www.example.com.")
+    assert texts(answer) == ["198.51.100.7"]
+    assert answer.flags & dns.flags.TC
+
+
+@pytest.mark.parametrize("code", [dns.rcode.FORMERR, dns.rcode.SERVFAIL, dns.rcode.REFUSED])
+async def test_failures_may_come_without_the_question(code: dns.rcode.Rcode) -> None:
+    """Who cannot read a question does not repeat it; without EDNS it may be readable."""
+
+    def header(query: dns.message.Message) -> dns.message.Message | bytes | None:
+        if query.edns < 0:
+            return says("A 198.51.100.7")(query)
+        return query.id.to_bytes(2, "big") + bytes([0x81, 0x80 | code]) + bytes(8)
+
+    async with other(header) as (upstream, asked):
+        forwarder = Forwarder(lambda: [upstream])
+        async with serving(names(forwards=forwarder)) as number:
+            answer = await udp(number, "www.example.com.")
+    again = code == dns.rcode.FORMERR
+    assert len(asked.asked) == 1 + again
+    assert answer.rcode() == (dns.rcode.NOERROR if again else code)
+
+
+async def test_an_answer_without_a_question_is_nothing_but_a_failure() -> None:
+    """It is not believed that a name does not exist, or that its records are gone."""
+    for code in (dns.rcode.NOERROR, dns.rcode.NXDOMAIN):
+
+        def header(query: dns.message.Message, code: int = code) -> bytes:
+            return query.id.to_bytes(2, "big") + bytes([0x81, 0x80 | code]) + bytes(8)
+
+        async with other(header) as (liar, _), other(says("A 198.51.100.7")) as (good, _):
+            servers = [liar, good]
+            forwarder = Forwarder(servers.copy, patience=0.05)
+            async with serving(names(forwards=forwarder)) as number:
+                assert texts(await udp(number, "www.example.com.")) == ["198.51.100.7"]
+
+
+async def test_codes_that_need_edns_stay_between_servers() -> None:
+    """BADCOOKIE without EDNS would be another code, and it is about what we asked."""
+
+    def badcookie(query: dns.message.Message) -> dns.message.Message:
+        found = dns.message.make_response(query)
+        found.set_rcode(dns.rcode.BADCOOKIE)
+        return found
+
+    async with (
+        other(badcookie) as (upstream, _),
+        serving(names(forwards=Forwarder(lambda: [upstream]))) as number,
+    ):
+        answer = await udp(number, "www.example.com.")
+    assert answer.rcode() == dns.rcode.SERVFAIL
+
+
 async def test_a_loop_to_ourselves_is_found() -> None:
     """A server that is ourselves is found out and not asked; nothing goes round."""
     servers: list[Upstream] = []

@@ -40,6 +40,9 @@ REST = 10.0
 CONCURRENT = 1000
 WAITING = 10_000
 PROBE_EVERY = 60.0
+HIGHEST_CODE = 15
+"""Higher codes need EDNS, so they are about what a server and we say to each other."""
+
 PROBES = parse_domain("loop.zonewise.invalid")
 
 _log = logger("dns")
@@ -163,6 +166,8 @@ class Forwarder:
             self.cache.put(question, message, loop.time())
         else:
             self.failed += 1
+            if message.rcode > HIGHEST_CODE:
+                return Message(Rcode.SERVFAIL)
         return message
 
     def _order(self, question: Question, now: float) -> list[Upstream]:

@@ -3,8 +3,9 @@
 Every question goes out of a socket of its own, so from a port that the kernel draws, with an id
 drawn here: a forged answer has to guess both. The socket is connected, so packets from anywhere
 else never arrive; an answer counts only if id and question are those that were sent, and anything
-else that arrives is ignored. A truncated answer is requested again over TCP. Servers without EDNS
-are asked again without it.
+else that arrives is ignored. A failure may come without the question: who cannot read it cannot
+repeat it. A truncated answer is requested again over TCP, and is the answer if TCP is of no use.
+Servers without EDNS are asked again without it.
 """
 
 from __future__ import annotations
@@ -19,15 +20,21 @@ from zonewise.api.errors import ConfigError, ZonewiseError
 from zonewise.dns.wire import (
     CD,
     MAX_SIZE,
+    QR,
     Malformed,
     Message,
     Question,
     Rcode,
+    read_failure,
     read_message,
     write_question,
 )
 
 PORT = 53
+STREAM_PATIENCE = 2.0
+"""How many seconds the whole of a truncated answer may take over TCP."""
+
+_FAILURES = (Rcode.FORMERR, Rcode.SERVFAIL, Rcode.NOTIMP, Rcode.REFUSED)
 
 _draw = random.SystemRandom()
 
@@ -81,8 +88,9 @@ async def ask(upstream: Upstream, question: Question, *, seconds: float) -> Mess
                 message = await _over_packets(upstream, question, edns=False)
             if message.tc:
                 try:
-                    message = await _over_stream(upstream, question)
-                except (OSError, EOFError, Malformed):
+                    async with asyncio.timeout(STREAM_PATIENCE):
+                        message = await _over_stream(upstream, question)
+                except (OSError, EOFError, TimeoutError):
                     return message  # cut off is better than nothing; the asker sees TC
     except TimeoutError:
         raise UpstreamFailed(f"{upstream} did not answer in {seconds:g} s") from None
@@ -128,6 +136,10 @@ def _written(question: Question, *, edns: bool) -> tuple[bytes, int]:
 
 def _checked(data: bytes, question: Question, identity: int) -> Message | None:
     """The message, if it is the answer to our question."""
+    failed = read_failure(data)
+    if failed is not None:
+        same = failed[0] == identity and failed[1] in _FAILURES
+        return Message(failed[1]) if same else None
     try:
         repeated, message = read_message(data)
     except Malformed:
@@ -135,4 +147,4 @@ def _checked(data: bytes, question: Question, identity: int) -> Message | None:
     ours = (identity, question.lower, question.type, question.cls)
     if (repeated.id, repeated.lower, repeated.type, repeated.cls) != ours:
         return None
-    return message if repeated.flags & 0x8000 else None
+    return message if repeated.flags & QR else None

@@ -210,6 +210,14 @@ def read_message(data: bytes) -> tuple[Question, Message]:
     return Question(identity, flags, name, name.lower(), kind, cls, edns), message
 
 
+def read_failure(data: bytes) -> tuple[int, int] | None:
+    """Id and code of an answer without a question; None if it is no such answer."""
+    if len(data) < HEADER:
+        return None
+    identity, flags, questions, *_ = _HEADER.unpack_from(data)
+    return (identity, flags & 0xF) if flags & QR and not questions else None
+
+
 def write(
     question: Question,
     message: Message,
