@@ -26,6 +26,7 @@ from zonewise.dns.server import bind
 from zonewise.dns.tcp import StreamServer
 from zonewise.dns.udp import PacketServer
 from zonewise.dns.upstream import Upstream
+from zonewise.dns.wire import read_message
 
 pytestmark = pytest.mark.asyncio
 
@@ -298,6 +299,40 @@ async def test_answers_are_kept_as_long_as_they_say() -> None:
             await udp(number, "WWW.example.com.")
             assert len(peer.asked) == 1
             assert forwarder.cache.hits == 1
+
+
+@pytest.mark.parametrize(
+    ("rcode", "alias", "soa", "minimum", "seconds"),
+    [
+        (dns.rcode.NXDOMAIN, 0, 600, 30, 30),
+        (dns.rcode.NXDOMAIN, 0, 20, 30, 20),
+        (dns.rcode.NXDOMAIN, 0, 9000, 9000, 300),
+        (dns.rcode.NXDOMAIN, 2, 600, 30, 2),
+        (dns.rcode.NOERROR, 3000, 600, 30, 30),
+        (dns.rcode.NOERROR, 3000, 0, 0, 0),
+    ],
+)
+async def test_denials_are_kept_as_long_as_all_they_are_made_of(
+    rcode: dns.rcode.Rcode, alias: int, soa: int, minimum: int, seconds: int
+) -> None:
+    """The SOA record's own time and the one in it, and the time of aliases before it."""
+    query = dns.message.make_query("www.example.com.", "A")
+    told = dns.message.make_response(query)
+    told.set_rcode(rcode)
+    if alias:
+        told.answer.append(
+            dns.rrset.from_text("www.example.com.", alias, "IN", "CNAME", "x.example.")
+        )
+    if soa:
+        text = f"ns.example. h.example. 1 2 3 4 {minimum}"
+        told.authority.append(dns.rrset.from_text("example.", soa, "IN", "SOA", text))
+    question, message = read_message(told.to_wire())
+    cache = AnswerCache()
+    cache.put(question, message, 100.0)
+    assert [cache.get(question, 100.0 + at) is not None for at in (seconds - 1, seconds)] == [
+        seconds > 0,
+        False,
+    ]
 
 
 async def test_the_next_server_answers_for_a_dead_one() -> None:

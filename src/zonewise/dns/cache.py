@@ -1,8 +1,9 @@
 """Answers of other servers, kept for their time to live.
 
-An answer is kept as long as its shortest record, at most ``LONGEST``; a negative answer as long as
-the SOA record says (RFC 2308), at most ``LONGEST_DENIAL``. Failures are not kept. Answers go out
-with their time to live counted down.
+An answer is kept as long as its shortest record, at most ``LONGEST``; a negative answer no longer
+than its SOA record says, too (RFC 2308), and at most ``LONGEST_DENIAL``. An alias that leads to
+nothing is a negative answer. Failures are not kept. Answers go out with their time to live counted
+down.
 
 *Stale* answers are kept for some more time if configured (RFC 8767): they are used, with a short
 time to live, only when no upstream answers. *Bounded*: by number, and by the bytes that they take
@@ -85,7 +86,7 @@ class AnswerCache:
 
     def put(self, question: Question, message: Message, now: float) -> None:
         """Keep an answer, if it may be kept."""
-        life = _life(message)
+        life = _life(question.type, message)
         if life <= 0:
             return
         key = cache_key(question)
@@ -106,18 +107,19 @@ def cache_key(question: Question) -> CacheKey:
     return question.lower, question.type, do, bool(question.flags & CD)
 
 
-def _life(message: Message) -> int:
-    """How many seconds an answer may be kept."""
+def _life(kind: int, message: Message) -> int:
+    """How many seconds an answer to a question of a type may be kept."""
     if message.tc or message.rcode not in (Rcode.NOERROR, Rcode.NXDOMAIN):
         return 0
-    if message.answers and message.rcode == Rcode.NOERROR:
-        records = (*message.answers, *message.authority, *message.additional)
-        return min(LONGEST, *(record.ttl for record in records))
+    records = (*message.answers, *message.authority, *message.additional)
+    shortest = min((record.ttl for record in records), default=0)
+    wanted = any(kind in (record.type, RecordType.ANY) for record in message.answers)
+    if wanted and message.rcode == Rcode.NOERROR:
+        return min(shortest, LONGEST)
     soa = next((one for one in message.authority if one.type == RecordType.SOA), None)
     if soa is None:
         return 0
-    minimum = int.from_bytes(soa.tail[-4:], "big")
-    return min(soa.ttl, minimum, LONGEST_DENIAL)
+    return min(shortest, int.from_bytes(soa.tail[-4:], "big"), LONGEST_DENIAL)
 
 
 def _size(message: Message) -> int:
