@@ -26,11 +26,12 @@ from zonewise.dns.names import parse_domain
 from zonewise.dns.responder import Responder
 from zonewise.dns.sources import Feed, Sources
 from zonewise.dns.subnet import IPNetwork, plain
-from zonewise.dns.tcp import StreamServer
+from zonewise.dns.tcp import CONNECTIONS, StreamServer
 from zonewise.dns.udp import BUFFER, PacketServer
 from zonewise.dns.upstream import Upstream
 from zonewise.dns.zone import DnsCluster, Domains
 from zonewise.runtime.cache.cache import Cache
+from zonewise.runtime.process.files import raise_file_limit
 from zonewise.topology.locators import LabelMaps, Locators
 
 TRIES = 20
@@ -105,7 +106,9 @@ class DnsServer:
         self.port = packets.getsockname()[1]
         durations = Durations()
         self._packets = PacketServer(packets, self.responder, observe=durations)
-        self._streams = StreamServer(streams, self.responder)
+        # Half of the files are for upstreams and the API server, whatever clients do.
+        most = min(CONNECTIONS, raise_file_limit() // 2)
+        self._streams = StreamServer(streams, self.responder, connections=most)
         self._packets.start()
         await self._streams.start()
         return DnsMetrics(
