@@ -239,6 +239,21 @@ async def test_what_was_cut_off_comes_over_a_stream() -> None:
         assert len(texts(answer)) == 100
 
 
+async def test_many_clients_may_connect_at_once() -> None:
+    """Before the server has a turn to accept any: none has to try again a second later."""
+    async with serving(names()) as number:
+        clients = [socket.socket() for _ in range(300)]
+        try:
+            for client in clients:
+                client.setblocking(False)
+                client.connect_ex(("127.0.0.1", number))
+            connected = [client.getpeername() for client in clients]
+            assert len(connected) == len(clients)
+        finally:
+            for client in clients:
+                client.close()
+
+
 async def test_idle_connections_end_and_there_are_not_too_many() -> None:
     """A connection that asks nothing is closed; one too many is not taken."""
     async with serving(names(), idle=0.2, most=1) as number:

@@ -26,7 +26,7 @@ from zonewise.dns.names import parse_domain
 from zonewise.dns.responder import Responder
 from zonewise.dns.sources import Feed, Sources
 from zonewise.dns.subnet import IPNetwork, plain
-from zonewise.dns.tcp import CONNECTIONS, StreamServer
+from zonewise.dns.tcp import BACKLOG, CONNECTIONS, StreamServer
 from zonewise.dns.udp import BUFFER, PacketServer
 from zonewise.dns.upstream import Upstream
 from zonewise.dns.zone import DnsCluster, Domains
@@ -206,7 +206,7 @@ def _bound(host: str, port: int, kind: socket.SocketKind) -> socket.socket:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER)
         sock.bind(("" if wide else host, port))
         if kind == socket.SOCK_STREAM:
-            sock.listen(1024)
+            sock.listen(BACKLOG)
     except OSError as error:
         sock.close()
         why = (error.strerror or str(error)).lower()

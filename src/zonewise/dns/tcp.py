@@ -26,6 +26,9 @@ from zonewise.dns.wire import MAX_SIZE
 from zonewise.runtime.process.logs import logger
 
 CONNECTIONS = 1000
+BACKLOG = 1024
+"""Clients that connect at once: one that finds no room here tries again a second later."""
+
 OPEN_QUESTIONS = 100
 IDLE = 10.0
 UNTAKEN = 512 << 10
@@ -65,7 +68,9 @@ class StreamServer:
     async def start(self) -> None:
         """Begin to answer."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: _Connection(self), sock=self._socket)
+        self._server = await loop.create_server(
+            lambda: _Connection(self), sock=self._socket, backlog=BACKLOG
+        )
 
     async def stop(self) -> None:
         """End every connection."""
