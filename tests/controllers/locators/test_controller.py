@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
@@ -151,6 +152,23 @@ async def test_a_locator_follows_its_pod_with_one_write_for_each_change() -> Non
             await shop.client.delete(Pod, "p", SPACE, grace_period=0)
             await until(when(watched, "p", None))
             assert set(await watched.asked()) <= {"DELETE"}
+
+
+async def test_a_new_locator_of_a_finished_pod_says_that_it_has_no_address() -> None:
+    """The server has every field, also of one that is created after its pod has finished."""
+    async with virtual_cluster({}) as cluster:
+        shop = await defined(cluster)
+        await shop.pod("p", "gone", "10.0.0.1")
+        state = {"status": {"phase": "Failed"}}
+        await shop.client.patch(Pod, "p", SPACE, state, subresource="status")
+        async with working(cluster, shop) as watched:
+            await until(when(watched, "p", ([], "", {})))
+            raw = await cluster.client.raw(
+                "GET", f"/apis/zonewise.io/v1alpha1/namespaces/{SPACE}/podlocators/p"
+            )
+            found = json.loads(raw.body)
+            assert (found["ips"], found["nodeName"], found["nodeLabels"]) == ([], "", {})
+            assert await watched.asked() == {"POST": 1}
 
 
 async def test_noise_asks_nothing_of_the_server() -> None:

@@ -57,15 +57,18 @@ def _schema() -> Obj:
             "ips": {
                 "type": "array",
                 "description": "The pod's addresses; none once the pod has finished.",
+                "default": [],
                 "items": address,
             },
             "nodeName": {
                 "type": "string",
                 "description": "The pod's node; empty if it has none, or the node was deleted.",
+                "default": "",
             },
             "nodeLabels": {
                 "type": "object",
                 "description": "The labels of that node.",
+                "default": {},
                 "additionalProperties": {"type": "string"},
             },
         },
