@@ -39,3 +39,13 @@ def test_answers_are_counted_by_kind_however_many_are_kept() -> None:
     assert kept.table[b"a"].tally is kept.table[b"b"].tally
     kept.drop([("service", "x", "a"), ("service", "x", "c")])
     assert kept.counts() == {kind: 7, other: 5}
+
+
+def test_long_questions_count() -> None:
+    """Whoever asks long questions makes the table no larger than its bound."""
+    kept = KeptAnswers(size=100_000)
+    kind = kind_of("cluster.local.", 1, 3, stream=False, do=False, asked=500, told=150)
+    for number in range(500):
+        kept.keep(f"{number:0500}".encode(), kind, frozenset(), Turns(b"answer"))
+    assert kept.size <= 100_000
+    assert kept.size >= len(kept.table) * 1500

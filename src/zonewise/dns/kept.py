@@ -42,8 +42,8 @@ TYPES = {
     252: "AXFR",
     255: "ANY",
 }
-_OVERHEAD = 500
-"""About what an entry costs besides its packets and records."""
+_OVERHEAD = 1000
+"""About what an entry costs besides its question, packets and records: mostly its tokens."""
 
 _RECORD = 200
 """About what a record costs that is held until all packets are written."""
@@ -200,6 +200,7 @@ class KeptAnswers:
 
     def _add(self, question: bytes, entry: Kept) -> None:
         self.table[question] = entry
+        entry.size += len(question)
         self.size += entry.size
         for token in entry.basis:
             self._by_token.setdefault(token, {})[question] = None
