@@ -27,6 +27,8 @@ from tests.csi.scene import (
     of_snapshot,
     of_volume,
     place,
+    pool,
+    refused,
     requirement,
 )
 
@@ -83,10 +85,10 @@ class Mortal:
 
 
 @asynccontextmanager
-async def life(folder: Path, access: bool, mortal: Mortal) -> AsyncIterator[Caller]:
+async def life(folder: Path, access: bool, mortal: Mortal, text: str = "") -> AsyncIterator[Caller]:
     """A driver that may die; its end is that of a process: it holds nothing any more."""
     labels = parse_domain_labels(LABELS, DRIVER)
-    configuration = parse_configuration(config(), labels)
+    configuration = parse_configuration(text or config(), labels)
     data = open_data(folder / "data", privileged=access)
     mortal.guard(data.journal, "reserve", "change", "forget")
     mortal.guard(data.pools, "make", "remove", "grow")
@@ -203,6 +205,33 @@ async def test_every_step_of_deleting_may_be_the_last(tmp_path: Path, access: bo
         if finished:
             assert at > 4
             return
+
+
+@pytest.mark.parametrize("at", [3, 4], ids=["before", "after"])
+async def test_what_was_not_finished_is_undone_if_its_source_grew(tmp_path: Path, at: int) -> None:
+    """Killed before or after the copy was made, a retry that is too small leaves nothing behind."""
+    async with life(tmp_path, False, Mortal(0)) as caller:
+        volume = await caller.create("source")
+    with pytest.raises(Killed):
+        async with life(tmp_path, False, Mortal(at)) as caller:
+            await caller.create("v", source=of_volume(volume.volume_id))
+    async with life(tmp_path, False, Mortal(0)) as caller:
+        await caller.expand(volume.volume_id, 32 * MIB)
+        again = caller.create("v", source=of_volume(volume.volume_id))
+        assert await refused(again) is Code.OUT_OF_RANGE
+    assert agrees(tmp_path, False) == (1, 0)
+
+
+@pytest.mark.parametrize("at", [3, 4], ids=["before", "after"])
+async def test_what_was_not_finished_is_undone_without_its_pool(tmp_path: Path, at: int) -> None:
+    """Killed before or after the image was made, a class that lost its pool leaves nothing."""
+    with pytest.raises(Killed):
+        async with life(tmp_path, False, Mortal(at)) as caller:
+            await caller.create("v", parameters={"pool": "pool-b"})
+    async with life(tmp_path, False, Mortal(0), config(pool("pool-a", "a"))) as caller:
+        again = caller.create("v", parameters={"pool": "pool-b"})
+        assert await refused(again) is Code.INVALID_ARGUMENT
+    assert agrees(tmp_path, False) == (0, 0)
 
 
 async def swept(

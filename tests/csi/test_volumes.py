@@ -211,6 +211,44 @@ async def test_a_finished_copy_is_found_again_without_its_source(caller: Caller)
     assert await caller.create("c", source=source) == clone
 
 
+async def test_a_finished_copy_is_found_again_after_its_source_grew(caller: Caller) -> None:
+    """A retry gets the volume; only a new copy would be too small for the source."""
+    volume = await caller.create("v")
+    source = of_volume(volume.volume_id)
+    clone = await caller.create("c", source=source)
+    await caller.expand(volume.volume_id, 32 * MIB)
+    assert await caller.create("c", source=source) == clone
+    assert await refused(caller.create("d", source=source)) is Code.OUT_OF_RANGE
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"pool": "pool-b"},
+        {"poolSet": "set"},
+        {"pool": "pool-b", "placement": "default-pool"},
+        {
+            "topologyConstrainedPools": json.dumps(
+                [{"poolName": "pool-b", "domainSegments": pool("", "b")["domainSegments"]}]
+            )
+        },
+    ],
+)
+async def test_a_volume_is_found_again_without_its_pool_in_the_configuration(
+    tmp_path: Path, parameters: dict[str, str]
+) -> None:
+    """A retry gets the volume: INVALID_ARGUMENT would say that there is none, and it would stay."""
+    with calling(tmp_path, config(poolSets={"set": ["pool-b"]}), privileged=False) as caller:
+        made = await caller.create("v", parameters=parameters)
+    with calling(tmp_path, config(pool("pool-a", "a")), privileged=False) as caller:
+        assert await caller.create("v", parameters=parameters) == made
+        assert await refused(caller.create("w", parameters=parameters)) is Code.INVALID_ARGUMENT
+        request = csi.GetCapacityRequest(parameters=parameters)
+        code = await refused(caller.client.call(methods.GET_CAPACITY, request))
+        assert code is Code.INVALID_ARGUMENT
+        assert await caller.volumes() == [made.volume_id]
+
+
 @pytest.mark.parametrize(
     ("wish", "code"),
     [

@@ -18,7 +18,7 @@ import msgspec
 from zonewise.storage import declared_pools, strict_json
 from zonewise.storage.configuration import StorageConfiguration
 from zonewise.storage.domains import DomainLabels
-from zonewise.storage.errors import invalid
+from zonewise.storage.errors import Refusal, StorageError, invalid
 from zonewise.storage.pools import PoolSpec
 from zonewise.storage.strict_json import ShapeFault
 
@@ -75,6 +75,8 @@ class ClassParameters:
     """What only the backend understands."""
     digest: str = ""
     """The same for requests with the same parameters: how a repeated request is recognised."""
+    absent: Refusal | None = None
+    """Why no volume can be placed: a pool or set of the class is not in the configuration."""
 
 
 def parse_parameters(
@@ -84,10 +86,28 @@ def parse_parameters(
     *,
     further: frozenset[str] = frozenset(),
 ) -> ClassParameters:
-    """A class; raises StorageError with INVALID_ARGUMENT and the place of the fault.
+    """A class whose volumes can be placed; raises StorageError with INVALID_ARGUMENT.
 
     ``further`` are the keys the backend accepts besides ours. Where the configuration names pools,
     volumes of a class can be in no other.
+    """
+    found = read_parameters(parameters, labels, configuration, further=further)
+    if found.absent is not None:
+        raise StorageError(found.absent)
+    return found
+
+
+def read_parameters(
+    parameters: Mapping[str, str],
+    labels: DomainLabels,
+    configuration: StorageConfiguration,
+    *,
+    further: frozenset[str] = frozenset(),
+) -> ClassParameters:
+    """A class; raises StorageError with INVALID_ARGUMENT and the place of the fault.
+
+    Pools that the configuration lacks are ``absent`` and no fault: volumes that were placed before
+    are still found by a repeated request.
     """
     own = {key: value for key, value in parameters.items() if not key.startswith(FOREIGN)}
     _check_keys(own, further)
@@ -106,9 +126,7 @@ def parse_parameters(
             where="placement",
             fix="Name the default pool with the parameter pool.",
         )
-    if configuration.pools:
-        used = (default,) if default and placement is PlacementPolicy.DEFAULT_POOL else ()
-        _check_pools((*pools, *used), configuration)
+    used = (default,) if default and placement is PlacementPolicy.DEFAULT_POOL else ()
     return ClassParameters(
         pool,
         data_pool,
@@ -120,6 +138,7 @@ def parse_parameters(
         fs_name,
         {key: own[key] for key in sorted(own) if key in further},
         hashlib.sha256(msgspec.json.encode(own, order="sorted")).hexdigest()[:32],
+        _absent(own.get("poolSet"), (*pools, *used), configuration),
     )
 
 
@@ -163,7 +182,10 @@ def _pools(
     labels: DomainLabels,
     configuration: StorageConfiguration,
 ) -> tuple[PoolSpec, ...]:
-    """The pools a class lists, or the set it names, or its default, or the configuration's."""
+    """The pools a class lists, or the set it names, or its default, or the configuration's.
+
+    A set that is not in the configuration has none.
+    """
     listed, named = own.get("topologyConstrainedPools"), own.get("poolSet")
     if listed is not None and named is not None:
         raise ShapeFault("poolSet", "cannot be used together with topologyConstrainedPools")
@@ -171,24 +193,30 @@ def _pools(
         where = "topologyConstrainedPools"
         return declared_pools.pool_list(strict_json.read(listed, where), where, labels)
     if named is not None:
-        if named not in configuration.pool_sets:
-            known = ", ".join(sorted(configuration.pool_sets)) or "none"
-            raise ShapeFault(
-                "poolSet", f"{named!r} is not in poolSets of the configuration; known are {known}"
-            )
-        return configuration.pool_sets[named]
+        return configuration.pool_sets.get(named, ())
     return configuration.pools if default is None else (default,)
 
 
-def _check_pools(pools: tuple[PoolSpec, ...], configuration: StorageConfiguration) -> None:
-    for pool in pools:
+def _absent(
+    named: str | None, pools: tuple[PoolSpec, ...], configuration: StorageConfiguration
+) -> Refusal | None:
+    if named is not None and named not in configuration.pool_sets:
+        known = ", ".join(sorted(configuration.pool_sets)) or "none"
+        return invalid(
+            "BadParameter",
+            f"{named!r} is not in poolSets of the configuration; known are {known}",
+            where="poolSet",
+            fix="Correct the StorageClass.",
+        ).refusal
+    for pool in pools if configuration.pools else ():
         if configuration.pool(pool.name) is None:
             known = ", ".join(sorted(one.name for one in configuration.pools))
-            raise invalid(
+            return invalid(
                 "UnknownPool",
                 f"there is no pool {pool.name!r}; the configuration has {known}",
                 fix="Correct the StorageClass, or add the pool to the driver's configuration.",
-            )
+            ).refusal
+    return None
 
 
 EnumChoice = TypeVar("EnumChoice", bound=Enum)

@@ -21,7 +21,7 @@ from google.protobuf.wrappers_pb2 import Int64Value
 from zonewise.csi.answering import answered
 from zonewise.csi.protocol import csi_pb2 as csi
 from zonewise.csi.services import requests
-from zonewise.csi.services.plugin import NO_CLUSTER, CallScope, Plugin
+from zonewise.csi.services.plugin import NO_CLUSTER, CallScope, Plugin, finished
 from zonewise.csi.services.steps import Maker, Proposal, copy_locks, entry_lock, name_lock, remove
 from zonewise.csi.status import Code, CsiError, invalid, precondition
 from zonewise.csi.transport import methods
@@ -35,7 +35,7 @@ from zonewise.storage.parameters import (
     FOREIGN,
     ClassParameters,
     PlacementPolicy,
-    parse_parameters,
+    read_parameters,
 )
 from zonewise.storage.placement import (
     PlacementRequest,
@@ -189,6 +189,8 @@ class VolumeService:
         """What is not promised yet, in a domain or everywhere; without a class in all clusters."""
         configuration = self._plugin.configuration()
         parameters = self._parameters(request.parameters, configuration)
+        if parameters.absent is not None:
+            raise StorageError(parameters.absent)
         if request.volume_capabilities:
             requests.access_of(request.volume_capabilities, self._plugin.any_backend())
         term = dict(request.accessible_topology.segments)
@@ -219,7 +221,7 @@ class VolumeService:
     def _parameters(
         self, given: Mapping[str, str], configuration: StorageConfiguration
     ) -> ClassParameters:
-        return parse_parameters(
+        return read_parameters(
             dict(given),
             self._plugin.labels,
             configuration,
@@ -250,7 +252,6 @@ class VolumeService:
         kin = source or (known if known is not None and known.source else None)
         access = requests.access_of(request.volume_capabilities, scope.backend, kin)
         sizes = requests.sizes(request.capacity_range)
-        size = sizes.choose(scope.backend, access, source)
         requirement = requests.requirement(request.accessibility_requirements)
         wanted = StoredRequest(
             name=request.name,
@@ -262,6 +263,9 @@ class VolumeService:
         )
 
         def propose() -> Proposal:
+            if parameters.absent is not None:
+                raise StorageError(parameters.absent)
+            size = sizes.choose(scope.backend, access, source)
             states = scope.backend.states(configuration)
             default = pools_of([parameters.default] if parameters.default else [], states)
             placement = PlacementRequest(
@@ -297,6 +301,9 @@ class VolumeService:
             return Proposal(entry, found.pool.state.limit, str(found.reason))
 
         def fits(entry: JournalEntry) -> bool:
+            grown = source is not None and source.bytes > entry.bytes
+            if (grown or parameters.absent is not None) and not finished(entry, scope.backend):
+                return False  # what is not made yet is undone, and refused like a new one
             return still_fits(requirement, entry.pinned_to, self._plugin.labels)
 
         return Maker(scope, Stored.VOLUME, wanted, source, propose, fits).run(known)
