@@ -34,7 +34,11 @@ def answer(case: Case) -> Answer:
     source = case["source"]
     if source is None:
         return search(case, everywhere, terms)
-    same = [pool for pool in everywhere if pool["segments"] == source["segments"]]
+    same = [
+        pool
+        for pool in everywhere
+        if source["pool"] == pool["name"] or source["segments"] == pool["segments"]
+    ]
     found = search(case, same, terms)
     if not found["code"]:
         if source["pool"] in found["all_with_room"]:

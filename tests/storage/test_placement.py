@@ -298,6 +298,14 @@ def test_a_copy_in_the_neighbour_pool() -> None:
     assert (name(got), got.copied, got.crosses) == ("a2", True, False)
 
 
+def test_a_copy_by_a_class_that_says_less_of_the_pool() -> None:
+    """The source's own pool is its domain, whatever segments the copy's class names of it."""
+    whole = PlacementSource("a", {"region": "r", "zone": "a"})
+    for asked in (copy_of("a"), replace(copy_of("a"), requirement=None)):
+        got = place(replace(asked, source=whole), ZONES, LABELS)
+        assert (name(got), got.copied, got.crosses) == ("a", False, False)
+
+
 def test_a_copy_leaves_its_domain_only_if_it_may() -> None:
     """Outside of its source's domain a copy is refused, or made to stand on its own."""
     only_b = replace(copy_of("a"), requirement=AccessibilityRequirement((B,), (B,)))

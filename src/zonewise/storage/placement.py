@@ -20,7 +20,8 @@ pool's own segments, never the rest of the term, or a volume of a zone would be 
     claims unschedulable.
 
 A copy stays in its source's domain wherever a term allows that, in the source's own pool if it has
-room. Elsewhere it is made only with ``crossDomain: copy``.
+room: that pool counts also if the copy's class names fewer or other segments of it. Elsewhere it is
+made only with ``crossDomain: copy``.
 
 Ties go by a hash of the seed and the pool's name: with the volume's name as the seed, equal pools
 fill evenly, and the same request gets the same pool.
@@ -221,14 +222,18 @@ def _kept_near(request: PlacementRequest, search: _Search, labels: DomainLabels)
     source = request.source
     if source is None:
         return search.found(labels)
-    near = [pool for pool in search.pools if pool.segments == source.segments]
+    near = [
+        pool
+        for pool in search.pools
+        if pool.name == source.pool or pool.segments == source.segments
+    ]
     found = replace(search, pools=near).found(labels)
     if found.pool is not None:
         return replace(found, copied=found.pool.name != source.pool)
     if request.cross_domain is CrossDomain.SAME_DOMAIN:
         why = reasons.away_from_source(source.pool, source.segments, found.reason)
         return _refused(why, found.tried)
-    far = [pool for pool in search.pools if pool.segments != source.segments]
+    far = [pool for pool in search.pools if pool not in near]
     elsewhere = replace(search, pools=far).found(labels)
     tried = found.tried + elsewhere.tried
     if elsewhere.pool is None:
