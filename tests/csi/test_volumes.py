@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -347,6 +347,33 @@ async def test_one_volume_and_its_capabilities_can_be_asked_for(caller: Caller) 
     assert await validated(volume.volume_id, mount_capability())
     assert not await validated(volume.volume_id, block_capability())
     assert await refused(validated("nothing", mount_capability())) is Code.NOT_FOUND
+
+
+async def test_only_what_a_volume_was_made_with_is_confirmed(caller: Caller) -> None:
+    """Validate confirms the context and the parameters of the volume, and no others."""
+    made = {"pool": "pool-a", "csi.storage.k8s.io/pvc/name": "data"}
+    volume = await caller.create("v", parameters=made)
+
+    async def confirmed(**more: Mapping[str, str]) -> bool:
+        request = csi.ValidateVolumeCapabilitiesRequest(
+            volume_id=volume.volume_id, volume_capabilities=[mount_capability()], **more
+        )
+        found = await caller.client.call(methods.VALIDATE_VOLUME_CAPABILITIES, request)
+        assert found.HasField("confirmed") != bool(found.message)
+        return found.HasField("confirmed")
+
+    identity = {"storage.kubernetes.io/csiProvisionerIdentity": "x"}
+    for context in ({}, identity, volume.volume_context, {**volume.volume_context, **identity}):
+        assert await confirmed(volume_context=context, parameters=made)
+    for context in (
+        {"pool": "pool-b"},
+        {"dataPool": "x"},
+        {**volume.volume_context, "dataPool": "x"},
+    ):
+        assert not await confirmed(volume_context=context)
+    assert await confirmed(parameters={"csi.storage.k8s.io/pvc/name": "other"})
+    assert not await confirmed(parameters={"pool": "pool-b"})
+    assert await refused(confirmed(parameters={"colour": "red"})) is Code.INVALID_ARGUMENT
 
 
 async def test_snapshots_tell_their_place_and_are_found_by_source(caller: Caller) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from zonewise.csi.backends.contract import BLOCK, FOLDER, ControllerBackend, Wanted
@@ -93,6 +93,19 @@ def mismatch(capabilities: Sequence[csi.VolumeCapability], entry: JournalEntry) 
         if one.access_mode.mode in _WRITERS and entry.access != FOLDER:
             return f"a volume kept as {entry.access} cannot be written by several nodes"
     return ""
+
+
+def context_mismatch(given: Mapping[str, str], context: Mapping[str, str]) -> str:
+    """Why a given volume context is not the volume's; empty if it is, or none is given.
+
+    Keys with a prefix are other components': a provisioner adds its identity.
+    """
+    own = {key: value for key, value in given.items() if "/" not in key}
+    differing = [key for key in sorted({*own, *context}) if own.get(key) != context.get(key)]
+    if not own or not differing:
+        return ""
+    said = ", ".join(f"{key} {value!r}" for key, value in sorted(context.items()))
+    return f"volume_context differs in {', '.join(differing)}: the volume has {said}"
 
 
 def wanted(capability: csi.VolumeCapability, entry: JournalEntry, *, readonly: bool) -> Wanted:

@@ -153,13 +153,19 @@ class VolumeService:
     def validate(
         self, request: csi.ValidateVolumeCapabilitiesRequest
     ) -> csi.ValidateVolumeCapabilitiesResponse:
-        """Whether a volume can be used as requested."""
+        """Whether a volume can be used as requested, and is the one that the request describes."""
         if not request.volume_id:
             raise invalid("volume_id is missing")
         if not request.volume_capabilities:
             raise invalid("volume_capabilities is missing")
         entry = self._plugin.existing(request.volume_id, Stored.VOLUME)
-        reason = requests.mismatch(request.volume_capabilities, entry)
+        reason = requests.mismatch(request.volume_capabilities, entry) or requests.context_mismatch(
+            request.volume_context, self._volume(entry).volume_context
+        )
+        if not reason and _names_class(request.parameters):
+            parameters = self._parameters(request.parameters, self._plugin.configuration())
+            if parameters.digest != entry.parameters:
+                reason = "the volume was made with other parameters"
         if reason:
             return csi.ValidateVolumeCapabilitiesResponse(message=reason)
         return csi.ValidateVolumeCapabilitiesResponse(
@@ -197,10 +203,10 @@ class VolumeService:
         used = parameters.pools
         if parameters.placement is PlacementPolicy.DEFAULT_POOL and parameters.default is not None:
             used = (parameters.default,)
-        if all(key.startswith(FOREIGN) for key in request.parameters):
-            scopes = self._plugin.scopes()
-        else:
+        if _names_class(request.parameters):
             scopes = {parameters.cluster_id: self._plugin.of_class(parameters.cluster_id)}
+        else:
+            scopes = self._plugin.scopes()
         states = answered(
             {name: partial(one.backend.states, configuration) for name, one in scopes.items()}
         )
@@ -330,6 +336,11 @@ class VolumeService:
             content_source=requests.content_source(entry.source),
             accessible_topology=[csi.Topology(segments=dict(one)) for one in places],
         )
+
+
+def _names_class(parameters: Mapping[str, str]) -> bool:
+    """Whether parameters say anything to the driver."""
+    return not all(key.startswith(FOREIGN) for key in parameters)
 
 
 def _source_place(source: JournalEntry | None) -> PlacementSource | None:
