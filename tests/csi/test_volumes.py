@@ -263,6 +263,7 @@ async def test_a_volume_is_found_again_without_its_pool_in_the_configuration(
         ({"parameters": {"pool": "nowhere"}}, Code.INVALID_ARGUMENT),
         ({"parameters": {"poolSet": "nowhere"}}, Code.INVALID_ARGUMENT),
         ({"source": of_volume("")}, Code.INVALID_ARGUMENT),
+        ({"source": csi.VolumeContentSource()}, Code.INVALID_ARGUMENT),
     ],
 )
 async def test_bad_wishes_are_refused_and_change_nothing(

@@ -143,11 +143,14 @@ def checked_name(name: str) -> str:
     return name
 
 
-def source_id(message: csi.VolumeContentSource) -> tuple[Stored, str] | None:
+def source_id(request: csi.CreateVolumeRequest) -> tuple[Stored, str] | None:
     """What a new volume is made from; None if it starts empty."""
+    if not request.HasField("volume_content_source"):
+        return None
+    message = request.volume_content_source
     kind = message.WhichOneof("type")
     if kind is None:
-        return None
+        raise invalid("volume_content_source names neither a snapshot nor a volume")
     if kind == "snapshot":
         found = (Stored.SNAPSHOT, message.snapshot.snapshot_id)
     else:

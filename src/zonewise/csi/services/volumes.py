@@ -99,7 +99,7 @@ class VolumeService:
         configuration = self._plugin.configuration()
         parameters = self._parameters(request.parameters, configuration)
         scope = self._plugin.of_class(parameters.cluster_id)
-        wish = requests.source_id(request.volume_content_source)
+        wish = requests.source_id(request)
         if wish is not None:
             self._require_same_cluster(parameters.cluster_id, *wish)
         attributes = scope.backend.attributes(parameters, request.parameters)
@@ -253,7 +253,7 @@ class VolumeService:
         attributes: dict[str, str],
         source: JournalEntry | None,
     ) -> JournalEntry:
-        wish = requests.source_id(request.volume_content_source)
+        wish = requests.source_id(request)
         known = scope.journal.find(Stored.VOLUME, request.name) if wish is not None else None
         kin = source or (known if known is not None and known.source else None)
         access = requests.access_of(request.volume_capabilities, scope.backend, kin)
