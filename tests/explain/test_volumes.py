@@ -156,11 +156,13 @@ def test_what_must_come_first_is_said() -> None:
         "metadata": {"name": "p", "namespace": "shop"},
         "spec": {"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]},
         "status": {
-            "conditions": [{"type": "PodScheduled", "status": "False", "message": "0/2 nodes"}]
+            "conditions": [{"type": "PodScheduled", "status": "False", "message": "0/2 nodes."}]
         },
     }
     report = told(claim(), pods=(convert(Pod, body),))
-    assert report.reason.code == "WaitsForNode" and "0/2 nodes" in report.reason.message
+    assert report.reason.code == "WaitsForNode"
+    assert report.reason.message.endswith("for pod p: 0/2 nodes")
+    assert volume_page(report).splitlines()[0].endswith("for pod p: 0/2 nodes.")
     assert told(claim(), classes={}).reason.code == "ClassMissing"
     assert told(claim(volume="gone")).reason.code == "VolumeMissing"
     assert told(claim(node="n-a"), configuration=None).reason.code == "PoolsUnknown"

@@ -246,7 +246,7 @@ def _first(
         )
     said = next(
         (
-            one.message
+            one.message.removesuffix(".")
             for pod in users
             for one in pod.status.conditions
             if one.type == "PodScheduled" and one.status == "False"
