@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import tempfile
 from collections.abc import AsyncIterator
@@ -16,6 +17,7 @@ from tests.embedded.virtual_cluster import EPOCH, MEMORY, until
 
 from zonewise.api import (
     CSINode,
+    CSIStorageCapacity,
     Event,
     Node,
     PersistentVolume,
@@ -30,7 +32,7 @@ from zonewise.csi.takeover import KEY, STATUS, TakeoverStatus
 from zonewise.csi.takeover.status import STATUS_KEY
 from zonewise.csi.transport.calls import inline
 from zonewise.embedded.cluster import EmbeddedCluster
-from zonewise.embedded.csi_driver import CLASS, DRIVER, EmbeddedDriver
+from zonewise.embedded.csi_driver import BY_ZONE, CLASS, DRIVER, EmbeddedDriver
 from zonewise.embedded.seed.nodes import NodeLayout
 from zonewise.embedded.seed.seed_marker import NAMESPACE, ConfigMap
 
@@ -263,6 +265,22 @@ async def test_pools_are_a_config_map_that_is_followed(folder: Path) -> None:
         # The pools are still those of before: a new claim finds one.
         await cluster.client.patch(StatefulSet, "db", "default", {"spec": {"replicas": 4}})
         await until(lambda: len(pods(cluster)) == 4)
+
+
+async def test_changed_pools_are_published_at_once(folder: Path) -> None:
+    """The scheduler knows what a changed ConfigMap leaves in each zone before the next round."""
+    async with living(folder) as cluster:
+        await all_ready(cluster)
+        await asyncio.sleep(5)  # what the set's own volumes changed is published
+        segments = [{"domainLabel": "zone", "value": "a"}]
+        pool = {"poolName": "zone-a", "capacity": "3Gi", "domainSegments": segments}
+        text = json.dumps({"version": 2, "pools": [pool]})
+        body = {"metadata": {"annotations": {BY_ZONE: None}}, "data": {KEY: text}}
+        await cluster.client.patch(ConfigMap, "csi", NAMESPACE, body)
+        await asyncio.sleep(5)
+        store = cluster.components.cache.store(CSIStorageCapacity)
+        found = {one.node_topology.match_labels[LABEL]: one.capacity for one in store}
+        assert found == {"a": "3008Mi", "b": "0", "c": "0"}
 
 
 @pytest.mark.parametrize(

@@ -121,7 +121,7 @@ class EmbeddedDriver:
             "csi-registration": lambda context: Registration(
                 context, DRIVER, lambda node: self._client(context.cache.store(Node), node)
             ),
-            "csi-provisioner": lambda context: _Program(context, self._controller),
+            "csi-provisioner": lambda context: _Program(context, self._controller, self.followed),
             "csi-takeover": lambda context: TakeoverController(
                 context, self.followed, self._labels, namespace=NAMESPACE, states=self._states
             ),
@@ -267,12 +267,22 @@ class PoolConfiguration:
 class _Program:
     """Registers the driver in the cluster, then serves claims and snapshots."""
 
-    def __init__(self, context: ComponentContext, client: CsiClient) -> None:
+    def __init__(
+        self, context: ComponentContext, client: CsiClient, followed: FollowedConfiguration
+    ) -> None:
         self._client = context.client
+        self._followed = followed
         self._loops = DriverLoops(context, client, namespace=NAMESPACE, snapshots=True)
 
     async def run(self) -> None:
         """Work until cancelled."""
+        forget = self._followed.on_news(self._loops.capacity_changed)
+        try:
+            await self._run()
+        finally:
+            forget()
+
+    async def _run(self) -> None:
         await ensure_namespace(self._client)
         for one in definitions():
             name = one["metadata"]["name"]

@@ -1,9 +1,9 @@
 """Publishes a driver's capacity to the scheduler: one CSIStorageCapacity per class and domain.
 
 Domains are those that nodes with the driver are in. The driver is asked for each every ``PERIOD``
-seconds, and soon after it made or deleted a volume. Only what changed is written. Names follow from
-class and domain, so a restart, or two leaders for a moment, never make two objects for one pair;
-those without a class or domain are deleted.
+seconds, and soon after it made or deleted a volume, or its pools changed. Only what changed is
+written. Names follow from class and domain, so a restart, or two leaders for a moment, never make
+two objects for one pair; those without a class or domain are deleted.
 
 When a driver cannot be reached, the last numbers stay: old numbers cost a failed attempt, none
 would stop every pod that waits. A class that it refuses does not affect others.

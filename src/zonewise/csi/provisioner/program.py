@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from zonewise.csi.provisioner.capacity import CapacityPublisher
 from zonewise.csi.provisioner.driver import RPC, found
 from zonewise.csi.provisioner.options import TopologyOptions
@@ -34,18 +36,21 @@ class DriverLoops:
         self._namespace = namespace
         self._options = options
         self._snapshots = snapshots
+        self._changed = asyncio.Event()
+
+    def capacity_changed(self) -> None:
+        """Publish the driver's capacity soon: its pools are not what they were."""
+        self._changed.set()
 
     async def run(self) -> None:
         """Wait for the driver, then work until cancelled."""
         driver = await found(self._client)
-        provisioner = VolumeProvisioner(self._context, driver, self._options)
+        provisioner = VolumeProvisioner(self._context, driver, self._changed, self._options)
         runs = [provisioner.run()]
         if driver.can(RPC.EXPAND_VOLUME):
             runs.append(Resizer(self._context, driver).run())
         if driver.can(RPC.GET_CAPACITY) and driver.topology:
-            publisher = CapacityPublisher(
-                self._context, driver, self._namespace, provisioner.changed
-            )
+            publisher = CapacityPublisher(self._context, driver, self._namespace, self._changed)
             runs.append(publisher.run())
         if self._snapshots and driver.can(RPC.CREATE_DELETE_SNAPSHOT):
             runs.append(Snapshotter(self._context, driver).run())

@@ -83,11 +83,14 @@ class VolumeProvisioner:
         self,
         context: ComponentContext,
         driver: ReachableDriver,
+        changed: asyncio.Event,
         options: TopologyOptions | None = None,
     ) -> None:
         self._context = context
         self._client = context.client
         self._driver = driver
+        self._changed = changed
+        """Set whenever the driver has more or less room than before."""
         self._options = options or TopologyOptions()
         self._finalizer = f"{driver.name}/provisioning"
         self._underway: dict[str, _Attempt] = {}
@@ -95,8 +98,6 @@ class VolumeProvisioner:
         """Uids of claims for which nothing is pending, as the driver answered since our start."""
         self._recorded: set[str] = set()
         """Names of volumes that were written, and that the store may not show yet."""
-        self.changed = asyncio.Event()
-        """Set whenever the driver has more or less room than before."""
         self._controller: Controller[Key] = Controller(
             "provisioner",
             self._sync,
@@ -245,7 +246,7 @@ class VolumeProvisioner:
         """Have the driver make the volume; one that is of no use is deleted at once."""
         request = attempt.request
         volume = (await self._driver.client.call(CREATE_VOLUME, request)).volume
-        self.changed.set()
+        self._changed.set()
         try:
             volumes.checked(request, volume)
         except volumes.AnswerError as error:
@@ -416,7 +417,7 @@ class VolumeProvisioner:
     async def _delete(self, volume_id: str, told: dict[str, str]) -> None:
         request = csi.DeleteVolumeRequest(volume_id=volume_id, secrets=told)
         await self._driver.client.call(DELETE_VOLUME, request)
-        self.changed.set()
+        self._changed.set()
 
     async def _unprotect(self, volume: PersistentVolume) -> None:
         name = volume.metadata.name
