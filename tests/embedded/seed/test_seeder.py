@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 from tests.embedded.virtual_cluster import VirtualCluster, virtual_cluster
 
 from zonewise.embedded.seed import seed_marker
-from zonewise.embedded.seed.seeder import Seeder, SeedRefused
+from zonewise.embedded.seed.seeder import PATIENCE, Seeder, SeedRefused
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
 
@@ -94,6 +95,16 @@ async def test_refusals_do_not_keep_others_out() -> None:
         assert isinstance(refused[0], SeedRefused)
         for name in ("good", "unsaid"):
             await cluster.client.raw("GET", f"/api/v1/namespaces/default/configmaps/{name}")
+
+
+async def test_many_unknown_kinds_are_waited_for_together() -> None:
+    """A dump with custom resources and not their definitions takes no longer for more of them."""
+    async with virtual_cluster({}) as cluster:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        gadgets = [made("Gadget", f"g{number}", "example.com/v1") for number in range(300)]
+        assert len(await seeder(cluster).plant(gadgets)) == len(gadgets)
+        assert loop.time() - began < 2 * PATIENCE
 
 
 async def test_a_cluster_remembers_what_it_was_made_from() -> None:

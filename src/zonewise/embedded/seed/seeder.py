@@ -8,8 +8,9 @@ duplicates nothing. One that is refused is reported, with the server's words, an
 others. One without a namespace that needs one is created in ``default``, as with kubectl.
 
 What is needed may exist a moment after its wave: a definition is served shortly after it was
-written. Such refusals (403, 404) are tried again for ``PATIENCE`` seconds. A namespace counts as
-written when it has its service account, without which no pod is accepted.
+written. Such refusals (403, 404) are tried again until a wave is ``PATIENCE`` seconds old, however
+many of its objects meet them. A namespace counts as written when it has its service account,
+without which no pod is accepted.
 """
 
 from __future__ import annotations
@@ -68,12 +69,13 @@ class Seeder:
         for obj in objects:
             waves.setdefault(_wave(obj), []).append(obj)
         refused: list[SeedRefused] = []
+        turn = asyncio.Semaphore(PARALLEL)
         for number in sorted(waves):
-            turn = asyncio.Semaphore(PARALLEL)
+            deadline = asyncio.get_running_loop().time() + PATIENCE
 
-            async def one(obj: Obj, turn: asyncio.Semaphore = turn) -> SeedRefused | None:
+            async def one(obj: Obj, deadline: float = deadline) -> SeedRefused | None:
                 async with turn:
-                    why = await self._write(obj)
+                    why = await self._write(obj, deadline)
                 if why is None and written is not None:
                     written(obj)
                 return why
@@ -82,9 +84,8 @@ class Seeder:
             refused += [why for why in answers if why is not None]
         return refused
 
-    async def _write(self, obj: Obj) -> SeedRefused | None:
+    async def _write(self, obj: Obj, deadline: float) -> SeedRefused | None:
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + PATIENCE
         while True:
             served = self._registry.of(obj["apiVersion"], obj["kind"])
             passing = True
@@ -103,7 +104,7 @@ class Seeder:
                     passing, why = isinstance(error, Forbidden | NotFound), str(error)
                 else:
                     if obj["kind"] == "Namespace":
-                        await self._settled(obj["metadata"]["name"], deadline)
+                        await self._settled(obj["metadata"]["name"], loop.time() + PATIENCE)
                     return None
             if not passing or loop.time() > deadline:
                 return SeedRefused(obj["kind"], full_name(obj), why)
