@@ -55,3 +55,19 @@ async def test_a_live_cluster(tmp_path: Path) -> None:
     told = json.loads(result.out)
     assert told["hinted"] is True
     assert [row["forZones"] for row in told["endpoints"]] == [["a"], ["b"]]
+
+
+async def test_a_client_that_may_not_be_seen(tmp_path: Path) -> None:
+    """Who may not read pods is told that, not that there is no such pod."""
+    server = ApiServer(tmp_path / "cluster", clock=time.time, rng=random.Random(3))
+    await server.start(0)
+    call = ("explain", "name", "web.default.svc", "--client", "default/web-0")
+    known = ("--kubeconfig", server.identity.kubeconfig)
+    try:
+        missing = await asyncio.to_thread(apart, tmp_path, *call, *known)
+        hidden = await asyncio.to_thread(apart, tmp_path, *call, *known, "--as", "nobody")
+    finally:
+        await server.close()
+    assert (missing.code, hidden.code) == (1, 1)
+    assert "there is no pod web-0 in namespace default" in missing.sentence()
+    assert 'User "nobody" cannot list resource "pods"' in hidden.err

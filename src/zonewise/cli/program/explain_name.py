@@ -59,7 +59,7 @@ def _report(snapshot: Snapshot, name: str, client: str | None, domain: str) -> N
     return explain_name(
         f"{'.'.join(labels)}{suffix}",
         labels,
-        _client(client, locators),
+        _client(client, locators, snapshot),
         services=snapshot.all(service),
         slices=[piece for piece in snapshot.all(part) if key in services_of(piece)],
         locators=locators,
@@ -104,8 +104,8 @@ def _check(client: str | None) -> None:
         )
 
 
-def _client(text: str | None, locators: Locators) -> NameClient:
-    """The client that ``NAMESPACE/POD`` or an address means."""
+def _client(text: str | None, locators: Locators, snapshot: Snapshot) -> NameClient:
+    """The client that ``NAMESPACE/POD`` or an address means; refused if no pod may be seen."""
     from zonewise.explain.name import NameClient
     from zonewise.topology.locators import canonical
 
@@ -119,6 +119,9 @@ def _client(text: str | None, locators: Locators) -> NameClient:
         return NameClient(address, pod, locators.spot(address))
     found = locators.get((namespace, name))
     if found is None:
+        *_, pod_kind, locator = _kinds()
+        if not readable(snapshot, locator):
+            snapshot.all(pod_kind)
         sentence = f"--client {text}: there is no pod {name} in namespace {namespace}"
         advice = f"kubectl get pods -n {namespace} shows which there are"
         raise NotFound(Status(message=f"{sentence}; {advice}", code=404))
