@@ -375,6 +375,33 @@ def test_no_scale(api: Api) -> None:
         api.note("message", answer.body.get("message", ""))
 
 
+def test_nameless(api: Api) -> None:
+    """An object that is put, or what a patch makes of one, has to say its name."""
+    configs, apps = f"{api.core}/configmaps", api.group("apps/v1")
+    spec = {"selector": SELECTOR, "template": TEMPLATE, "replicas": 1}
+    kept = [
+        api.made(configs, {"metadata": {"name": "a"}, "data": {"x": "1"}}, quiet=True).body,
+        api.made(f"{apps}/deployments", {"metadata": {"name": "a"}, "spec": spec}, quiet=True).body,
+    ]
+    config, deployment = f"{configs}/a", f"{apps}/deployments/a"
+    lease = f"{api.group('coordination.k8s.io/v1')}/leases/a"
+    scale = f"{deployment}/scale"
+    answers = [
+        api.put(path, body, quiet=True)
+        for path in (config, deployment, f"{deployment}/status", scale, lease)
+        for body in ({}, {"metadata": {"labels": {"a": "b"}}}, {"metadata": {"name": ""}})
+    ]
+    answers += [
+        api.patch(path, {"metadata": {"name": None}}, quiet=True) for path in (config, scale)
+    ]
+    for answer in answers:
+        assert (answer.status, answer.reason) == (400, "BadRequest")
+        assert "(a based on URL) was undeterminable: name must be provided" in answer.message
+    assert [api.get(path, quiet=True).body for path in (config, deployment)] == kept
+    elsewhere = {"metadata": {"name": "a", "namespace": "elsewhere"}}
+    assert api.put(scale, elsewhere, quiet=True).status == 400
+
+
 def test_versions_of_new_objects(api: Api) -> None:
     """A new object has no version; one that is none, or of a dry run, is let pass."""
     path = f"{api.core}/configmaps"

@@ -21,6 +21,7 @@ from zonewise.apiserver.handlers import ownership
 from zonewise.apiserver.handlers.patching import Patcher, check_options
 from zonewise.apiserver.handlers.reading import Reader
 from zonewise.apiserver.handlers.router import Verb
+from zonewise.apiserver.handlers.update_checks import check_identity
 from zonewise.apiserver.handlers.writing import Writer, Written
 from zonewise.apiserver.registry import Registry, Served
 from zonewise.apiserver.request import negotiation, status_errors
@@ -255,11 +256,7 @@ class Subresources:
         def scaled(obj: Obj) -> Obj:
             scale = bodies.typed("Scale", change(scale_of(served, obj)))
             meta = scale.get("metadata") or {}
-            if meta.get("name", target.name) != target.name:
-                raise status_errors.bad_request(
-                    f"the name of the object ({meta['name']}) does not match the name on the URL"
-                    f" ({target.name})"
-                )
+            check_identity(served, target, meta)
             version = meta.get("resourceVersion")
             if version and version != obj["metadata"]["resourceVersion"]:
                 raise status_errors.conflict(served.kind.resource, target.name)

@@ -26,8 +26,13 @@ def check_namespace(served: Served, target: Target, meta: Obj) -> None:
 
 
 def check_identity(served: Served, target: Target, meta: Obj) -> None:
-    """Refuse an object that names itself otherwise than the path does."""
-    name = meta.setdefault("name", target.name)
+    """Refuse an object that names itself otherwise than the path does, or not at all."""
+    name = meta.get("name")
+    if not name:
+        raise status_errors.bad_request(
+            f"the name of the object ({target.name} based on URL) was undeterminable:"
+            " name must be provided"
+        )
     if name != target.name:
         raise status_errors.bad_request(
             f"the name of the object ({name}) does not match the name on the URL ({target.name})"

@@ -59,7 +59,6 @@ class Verbs:
                 raise
             call.may_create()
             obj["metadata"].pop("resourceVersion", None)
-            obj["metadata"].setdefault("name", target.name)
             written = await self._writer.create(call, served, target, obj)
         return await self._written(call, served, written)
 
