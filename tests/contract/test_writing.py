@@ -375,6 +375,19 @@ def test_no_scale(api: Api) -> None:
         api.note("message", answer.body.get("message", ""))
 
 
+def test_beyond_subresources(api: Api) -> None:
+    """A path that goes on after a subresource is nobody's."""
+    path = f"{api.group('apps/v1')}/deployments"
+    spec = {"selector": SELECTOR, "template": TEMPLATE, "replicas": 1}
+    made = api.made(path, {"metadata": {"name": "a"}, "spec": spec}, quiet=True)
+    for below in ("status/x", "scale/x", "scale/x/y"):
+        assert api.get(f"{path}/a/{below}", quiet=True).status == 404
+        assert api.put(f"{path}/a/{below}", made.body, quiet=True).status == 404
+        assert api.patch(f"{path}/a/{below}", {"spec": {"replicas": 3}}, quiet=True).status == 404
+    assert api.get(f"/api/v1/namespaces/{api.ns}/status/x", quiet=True).status == 404
+    assert api.get(f"{path}/a", quiet=True).body == made.body
+
+
 def test_nameless(api: Api) -> None:
     """An object that is put, or what a patch makes of one, has to say its name."""
     configs, apps = f"{api.core}/configmaps", api.group("apps/v1")

@@ -132,6 +132,8 @@ class Router:
     def _find(self, act: Attempt, served: Served, target: Target, accept: str) -> Verb:
         if target.subresource:
             known = served.kind.subresources
+            if target.rest and target.subresource != "proxy" and not served.custom:
+                raise status_errors.no_such_resource()
             if target.subresource not in known:
                 if served.custom and target.subresource in {"status", "scale"}:
                     raise status_errors.not_found(served.kind.resource, target.name)
