@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from tests.netns.spaces import ip
 from tests.proxy.services import backend, route, service
 
 from zonewise.proxy.flows import StaleFlows, is_stale, ways_of
 from zonewise.proxy.netlink import conntrack
 from zonewise.proxy.netlink.conntrack import UdpFlow
 from zonewise.proxy.observer import Sync
+from zonewise.proxy.tables.ruleset import FamilyName
 from zonewise.traffic.routes import ServiceRoutes
 
 NODE = ("10.0.0.1",)
@@ -77,15 +79,25 @@ def test_only_udp_ports_have_ways() -> None:
 KEY = ("default", "s")
 
 
+def everywhere() -> dict[FamilyName, tuple[str, ...]]:
+    return {"IPv4": ("0.0.0.0/0",), "IPv6": ("::/0",)}
+
+
 def sync(*, first: bool = False, full: bool = False) -> Sync:
     return Sync(first=first, full=full, services=1, removed=0, put=1, seconds=0.0, triggers=())
 
 
 @pytest.fixture
 def removed(netns: str, monkeypatch: pytest.MonkeyPatch) -> list[UdpFlow]:
-    """The flows that were removed, of a kernel that holds one to each of three endpoints."""
+    """The flows that were removed, of a kernel that holds one to each of three endpoints.
+
+    And some to a node's port that were never rewritten.
+    """
     gone: list[UdpFlow] = []
     held = [flow("10.96.0.1", 80, f"10.244.0.{last}") for last in (5, 6, 7)]
+    held += [
+        flow(one, 30000, one, rewritten=False) for one in ("192.0.2.9", "127.0.0.1", "8.8.8.8")
+    ]
 
     def flows(_link: object, _family: int, *, target: str | None, port: int) -> Iterator[UdpFlow]:
         yield from (one for one in held if target in (None, one.target) and port == one.target_port)
@@ -101,7 +113,7 @@ def removed(netns: str, monkeypatch: pytest.MonkeyPatch) -> list[UdpFlow]:
 
 def test_nothing_is_removed_at_a_restart(removed: list[UdpFlow]) -> None:
     """What the first write changed nobody knows, so it removes nothing; nor does a comparison."""
-    flows = StaleFlows(lambda: NODE)
+    flows = StaleFlows(everywhere)
     flows.routed(KEY, datagrams(5))
     flows.synced(sync(first=True, full=True))
     flows.routed(KEY, datagrams(5))
@@ -114,7 +126,7 @@ def test_flows_go_when_who_serves_changes_and_not_when_the_choice_does(
 ) -> None:
     """Another choice removes nothing; an endpoint that leaves, or the last one, its flows."""
     told: list[tuple[str, int]] = []
-    flows = StaleFlows(lambda: NODE, tell=lambda family, count, _: told.append((family, count)))
+    flows = StaleFlows(everywhere, tell=lambda family, count, _: told.append((family, count)))
     flows.routed(KEY, datagrams(5, 6, 7))
     flows.synced(sync(first=True))
     flows.routed(KEY, datagrams(5, 6, 7, chosen=3))
@@ -139,7 +151,7 @@ def test_a_way_that_passes_to_another_service_is_judged_by_the_new_one(
     removed: list[UdpFlow], first: str
 ) -> None:
     """Whichever of the two is told first, flows to whom the new owner serves stay."""
-    flows = StaleFlows(lambda: NODE)
+    flows = StaleFlows(everywhere)
     flows.routed(("default", "giver"), datagrams(5, 6))
     flows.synced(sync(first=True))
     told = {"giver": None, "taker": datagrams(6, 7)}
@@ -151,3 +163,16 @@ def test_a_way_that_passes_to_another_service_is_judged_by_the_new_one(
     flows.routed(("default", "giver"), None)
     flows.synced(sync())
     assert removed == []
+
+
+@pytest.mark.parametrize("network", ["0.0.0.0/0", "192.0.2.0/24"])
+def test_a_node_port_takes_over_flows_to_every_address_it_is_at(
+    removed: list[UdpFlow], network: str
+) -> None:
+    """Flows that began before the Service: to the node's own addresses, not to the loopback."""
+    ip(["addr add 192.0.2.9/24 dev lo"])
+    flows = StaleFlows(lambda: {"IPv4": (network,), "IPv6": ("::/0",)})
+    flows.synced(sync(first=True))
+    flows.routed(KEY, datagrams(5, 6, 7))
+    flows.synced(sync())
+    assert [one.target for one in removed] == ["192.0.2.9"]

@@ -20,13 +20,21 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from ipaddress import ip_network
 
 from zonewise.api.errors import ZonewiseError
 from zonewise.api.meta import Key
-from zonewise.proxy.netlink import HOME, NetlinkSocket, NetworkNamespace, conntrack
+from zonewise.proxy.netlink import (
+    HOME,
+    NetlinkSocket,
+    NetworkNamespace,
+    conntrack,
+    interface_addresses,
+)
 from zonewise.proxy.netlink.conntrack import UdpFlow
 from zonewise.proxy.netlink.nftables import IPV4, IPV6, NetlinkFamily
 from zonewise.proxy.observer import Observer, Sync
+from zonewise.proxy.tables.ruleset import FamilyName
 from zonewise.runtime.process.logs import logger
 from zonewise.traffic.routes import ServiceRoutes
 
@@ -37,7 +45,7 @@ ServingEndpoints = frozenset[tuple[str, int]]
 _ONE_BY_ONE = 16
 """Up to so many ways the kernel searches for each; above, every UDP flow is looked at once."""
 
-_FAMILIES: Mapping[str, NetlinkFamily] = {"IPv4": IPV4, "IPv6": IPV6}
+_FAMILIES: Mapping[FamilyName, NetlinkFamily] = {"IPv4": IPV4, "IPv6": IPV6}
 
 _NOBODYS: tuple[Key | None, ServingEndpoints] = (None, frozenset())
 
@@ -68,7 +76,8 @@ def is_stale(
 ) -> bool:
     """Whether a flow uses a way that changed and is answered by no serving endpoint.
 
-    ``held`` are the ways that Services have, changed or not.
+    ``held`` are the ways that Services have, changed or not, ``node`` the addresses of this node
+    that take node ports.
     """
     way: Way = (family, flow.target, flow.target_port)
     if way not in changed and way not in held and (flow.rewritten or flow.target in node):
@@ -85,10 +94,10 @@ def _nobody(_family: str, _removed: int, _seconds: float) -> None:
 class StaleFlows(Observer):
     """Removes stale flows after each write.
 
-    ``addresses`` are those of the node.
+    ``networks`` are where node ports are.
     """
 
-    addresses: Callable[[], tuple[str, ...]]
+    networks: Callable[[], Mapping[FamilyName, Collection[str]]]
     namespace: NetworkNamespace = HOME
     tell: Callable[[str, int, float], None] = _nobody
     """Called with the family, the number of flows removed, and the seconds that took."""
@@ -124,14 +133,14 @@ class StaleFlows(Observer):
         except (ZonewiseError, OSError) as error:
             _log.warning("stale UDP flows could not be removed", error=str(error))
 
-    def _clean(self, family: str, changed: Mapping[Way, ServingEndpoints]) -> int:
+    def _clean(self, family: FamilyName, changed: Mapping[Way, ServingEndpoints]) -> int:
         ways = [way for way in changed if way[0] == family]
         if not ways:
             return 0
         number = _FAMILIES[family]
-        node = self.addresses()
         with self.namespace.entered():
             link = NetlinkSocket()
+            node = self._nodeport_addresses(family, ways)
         with link:
             stale = [
                 flow
@@ -139,6 +148,17 @@ class StaleFlows(Observer):
                 if is_stale(flow, family, changed, held=self._held, node=node)
             ]
             return sum(conntrack.remove(link, number, flow) for flow in stale)
+
+    def _nodeport_addresses(self, family: FamilyName, ways: Iterable[Way]) -> set[str]:
+        """The addresses of this thread's namespace that take node ports, if one of the ways is."""
+        if all(address is not None for _, address, _ in ways):
+            return set()
+        inside = [ip_network(text) for text in self.networks()[family]]
+        return {
+            str(one).partition("%")[0]
+            for one in interface_addresses()
+            if not one.is_loopback and any(one in network for network in inside)
+        }
 
 
 def _asked(link: NetlinkSocket, family: NetlinkFamily, ways: list[Way]) -> Iterator[UdpFlow]:

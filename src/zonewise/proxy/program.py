@@ -67,7 +67,9 @@ class NodeProxy:
         self.notes = Notes(client, settings.node_name, service=self.proxier.services.get)
         self._summary = RoutesSummary()
         self.written = self._summary.written
-        self._flows = StaleFlows(lambda: self.proxier.place.addresses, kernel.namespace)
+        self._flows = StaleFlows(
+            lambda: settings.nodeport_networks(self.proxier.place.addresses), kernel.namespace
+        )
         self.proxier.observers = (self._summary, self.notes, self._flows)
 
     async def look_out(self) -> None:
