@@ -23,7 +23,7 @@ from tests.disruption.clusters import (
     zones,
 )
 
-from zonewise.api import Pod, convert, unstructured
+from zonewise.api import Object, Pod, convert, unstructured
 from zonewise.api.objects.apps import DaemonSet, StatefulSet
 from zonewise.api.objects.budgets import Grant
 from zonewise.api.resource import Resource
@@ -37,6 +37,7 @@ from zonewise.disruption import (
     owner_of,
     settled,
 )
+from zonewise.disruption.views import StatefulSetScale
 
 ONE_EACH = per_zone(maxUnavailable=1)
 BUT_A = per_zone(
@@ -463,6 +464,31 @@ def test_old_revisions_of_a_stateful_set() -> None:
     ]  # fmt: skip
     made = namespace_budgets(pods, tdb(**per_zone(maxUnavailable=0)), owners=[owner_of(group)])
     assert [code(made, f"db-{n}") for n in range(4)] == ["Blocked", "Blocked", "Allowed", "Allowed"]
+
+
+@pytest.mark.parametrize("read", [StatefulSet, StatefulSetScale])
+def test_a_budget_that_holds_updates_lets_a_stateful_set_shrink(read: type[Object]) -> None:
+    """Only the pods beyond its replicas may go: the set takes its highest ordinals, wherever they
+    are, and no update does.
+    """
+    group = convert(
+        read,
+        {
+            "metadata": {"name": "db", "namespace": NS, "uid": "uid-db"},
+            "spec": {"replicas": 2, "ordinals": {"start": 5}},
+        },
+    )
+    pods = [
+        pod(f"db-{5 + n}", f"n-{zone}", owner="db", kind="StatefulSet")
+        for n, zone in enumerate("cba")
+    ]
+    closed = tdb(**per_zone(maxUnavailable=0, holds="Updates"))
+    made = namespace_budgets(pods, closed, owners=[owner_of(group)])
+    assert allowed(made) == {"a": 0, "b": 0, "c": 1}
+    assert [code(made, f"db-{n}", evicting=False) for n in (6, 7)] == ["Blocked", "Uncovered"]
+    always = tdb(**per_zone(maxUnavailable=0))
+    made = namespace_budgets(pods, always, owners=[owner_of(group)])
+    assert code(made, "db-7", evicting=False) == "Blocked"
 
 
 def test_a_percentage_of_no_expected_pod_holds_evictions() -> None:

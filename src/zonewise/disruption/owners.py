@@ -8,6 +8,9 @@ its budget allows nothing.
 A pod is *outdated* if its owner would now create it differently: its ReplicaSet is not the newest
 of its Deployment, its StatefulSet's update revision or its DaemonSet's template generation is
 another. An owner without revisions has no outdated pods.
+
+A pod is *dispensable* if its StatefulSet was scaled down below its ordinal: whatever deletes it, no
+update does.
 """
 
 from __future__ import annotations
@@ -60,6 +63,7 @@ class ScaleOwner:
     leaving: bool = False
     recreates: bool = False
     """Whether all old pods are deleted before the first new one is made."""
+    first_ordinal: int = 0
     template: PodTemplateSpec | None = None
 
 
@@ -85,6 +89,7 @@ def owner_of(item: Object | Unstructured) -> ScaleOwner:
         created=meta.creation_timestamp or "",
         leaving=meta.deletion_timestamp is not None,
         recreates=getattr(getattr(spec, "strategy", None), "type", "") == "Recreate",
+        first_ordinal=getattr(getattr(spec, "ordinals", None), "start", 0),
         template=_template(getattr(spec, "template", None), f"{kind} {meta.namespace}/{meta.name}"),
     )
 
@@ -175,6 +180,17 @@ class Owners:
             return False
         above = self.get(place_of(owner.controller, owner.place[2]), owner.controller.uid)
         return above is not None and above.recreates and owner.replicas == 0
+
+    def dispensable(self, pod: Pod) -> bool:
+        """Whether a pod's StatefulSet requests fewer pods than this one's ordinal."""
+        reference = reference_of(pod)
+        if reference is None or reference.place[1] != STATEFUL_SET:
+            return False
+        owner = self.get(reference.place, reference.uid)
+        number = pod.metadata.name.rpartition("-")[2]
+        if owner is None or owner.replicas is None or not (number.isascii() and number.isdigit()):
+            return False
+        return not 0 <= int(number) - owner.first_ordinal < owner.replicas
 
     def outdated(self, reference: Reference) -> bool:
         """Whether pods of this controller and revision would be made differently now."""

@@ -17,7 +17,8 @@ that was forbidden; and a scale-down still ends.
 
 A budget that holds ``Updates`` leaves evictions of pods of the newest revision alone, so that nodes
 can be drained under it. Workload controllers it holds as any other: what they delete is an update
-or a scale-down, and they may see a new revision before this process does.
+or a scale-down, and they may see a new revision before this process does. Only the pods that a
+StatefulSet is scaled down by are let go: the set cannot take others in their place.
 
 Plain PodDisruptionBudgets are judged by their status, as the API server does. Two of them on a pod
 are refused, as there, unless a third one has a term.
@@ -191,7 +192,7 @@ class Round:
         if place.domain not in standing.domains:
             return ()
         domain = standing.domains[place.domain]
-        if not domain.guarded or (budget.updates_only and evicting and not self._stale(place)):
+        if not domain.guarded or (budget.updates_only and self._no_update(pod, place, evicting)):
             return ()
         assert budget.limit is not None or standing.trouble is not None
         why = ""
@@ -223,6 +224,11 @@ class Round:
         if why:
             return (Blocker(budget.name, budget.kind, place.domain, f"{budget.name}: {why}"),)
         return (budget,)
+
+    def _no_update(self, pod: Pod, place: PodPlace, evicting: bool) -> bool:
+        if self._counted_budgets.owners.dispensable(pod):
+            return True
+        return evicting and not self._stale(place)
 
     def _uncounted(self, budget: Budget, standing: BudgetStanding) -> bool:
         if budget.observed < budget.generation:

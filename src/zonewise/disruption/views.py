@@ -12,6 +12,7 @@ from zonewise.api.objects.apps import (
     DaemonSet,
     DeploymentStatus,
     DeploymentStrategy,
+    StatefulSetOrdinals,
     StatefulSetStatus,
     StatefulSetStrategy,
 )
@@ -50,8 +51,9 @@ class ReplicaSetScale(Object):
 
 
 class StatefulSetScaleSpec(ScaleSpec):
-    """The same, and from which ordinal on pods are replaced."""
+    """The same, which ordinals there are, and from which one on pods are replaced."""
 
+    ordinals: StatefulSetOrdinals | None = None
     update_strategy: StatefulSetStrategy = StatefulSetStrategy()
 
 

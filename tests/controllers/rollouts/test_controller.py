@@ -96,6 +96,18 @@ async def test_a_budget_of_the_rollout_leaves_drains_alone() -> None:
         assert budget.metadata.controller.kind == "DomainRollout"
 
 
+async def test_a_statefulset_shrinks_under_its_rollout() -> None:
+    """Its highest ordinals go, wherever they are: a scale-down is no update."""
+    async with whole([*NodeLayout().nodes(), workload("StatefulSet")]) as cluster:
+        await begun(cluster, "StatefulSet")
+        for replicas in (5, 4, 3, 2, 1):
+            body = {"spec": {"replicas": replicas}}
+            await cluster.client.patch(StatefulSet, "foo", "default", body)
+            await settled(cluster)
+        await update(cluster, "StatefulSet")
+        await finished(cluster)
+
+
 async def test_the_budget_goes_with_the_rollout() -> None:
     """Deleting a rollout deletes its budget; nothing is held any more."""
     async with whole([*NodeLayout().nodes(), workload("Deployment")]) as cluster:
