@@ -84,8 +84,9 @@ async def node(monkeypatch: pytest.MonkeyPatch, netns: str) -> AsyncIterator[Nod
     """A node with two addresses of each family, and little patience."""
     monkeypatch.setattr(healthchecks, "PERIOD", 0.02)
     made = Node()
-    texts = ("192.0.2.1/32", "192.0.2.9/32", "2001:db8::1/128", "2001:db8::9/128")
-    ip([f"addr add {text} dev lo" for text in texts], name=netns)
+    # An address of IPv6 cannot be bound before the kernel has tried it, but for "nodad".
+    texts = ("192.0.2.1/32", "192.0.2.9/32", "2001:db8::1/128 nodad", "2001:db8::9/128 nodad")
+    ip([f"addr add dev lo {text}" for text in texts], name=netns)
     checks = HealthChecks(
         made.summary,
         networks=lambda: made.networks,
