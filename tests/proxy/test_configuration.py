@@ -61,7 +61,7 @@ def test_a_file_of_kubeadm_is_read_as_it_is(tmp_path: Path) -> None:
     assert made.cluster_cidrs == ("10.244.0.0/16", "fd44::/48")
     assert (made.masquerade_all, made.masquerade_bit) == (True, 9)
     assert made.nodeport_addresses == ("10.0.0.0/8", "2001:db8::/32")
-    assert (made.healthz_listen, made.metrics_listen) == ("", "127.0.0.1:10249")
+    assert (made.healthz_listen, made.metrics_listen) == ("0.0.0.0:10256", "127.0.0.1:10249")
     assert made.conntrack.tcp_established_timeout == "24h0m0s"
 
 
@@ -89,6 +89,26 @@ def test_flags_win_over_the_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("bound", "given", "healthz", "metrics"),
+    [
+        ("0.0.0.0", {}, "0.0.0.0:10256", "127.0.0.1:10249"),
+        ('"::"', {}, "[::]:10256", "127.0.0.1:10249"),
+        ("0.0.0.0", {"healthz_bind_address": "", "metrics_bind_address": ""}, "", ""),
+        ("0.0.0.0", {"healthz_bind_address": "::"}, "[::]:10256", "127.0.0.1:10249"),
+        ("0.0.0.0", {"metrics_bind_address": "::1"}, "0.0.0.0:10256", "[::1]:10249"),
+        ('"::"', {"metrics_bind_address": ":9999"}, "[::]:10256", ":9999"),
+    ],
+)
+def test_where_health_and_metrics_are(
+    bound: str, given: dict[str, Any], healthz: str, metrics: str, tmp_path: Path
+) -> None:
+    """Empty is the default in the file and nowhere on the command line; no port is the usual."""
+    text = KUBEADM.replace("bindAddress: 0.0.0.0", f"bindAddress: {bound}")
+    made = settings(text, tmp_path, **given)
+    assert (made.healthz_listen, made.metrics_listen) == (healthz, metrics)
+
+
+@pytest.mark.parametrize(
     ("given", "sentence"),
     [
         ({}, "whose packets"),
@@ -108,6 +128,8 @@ def test_flags_win_over_the_file(tmp_path: Path) -> None:
             {"hostname_override": "n", "node_port_addresses": ("primary", "10.0.0.0/8")},
             "cannot be combined",
         ),
+        ({"hostname_override": "n", "healthz_bind_address": "somewhere"}, "0.0.0.0:10256"),
+        ({"hostname_override": "n", "metrics_bind_address": "[::1:10249"}, "127.0.0.1:10249"),
     ],
 )
 def test_what_cannot_work_is_one_sentence(given: dict[str, Any], sentence: str) -> None:

@@ -102,9 +102,9 @@ def command(
     """
     from zonewise.dns import DnsSettings
     from zonewise.dns.upstream import Upstream
-    from zonewise.runtime.monitoring.monitor import parse_listen
     from zonewise.runtime.process.logs import configure
     from zonewise.runtime.process.process import run
+    from zonewise.runtime.serving.address import parse_listen
 
     options = options.serving()
     configure(verbosity=options.verbose, format=options.log_format)

@@ -241,7 +241,7 @@ def _proxy(
     """The manifests of the proxy, from flags that were given."""
     from zonewise.install.proxy import PROXY, WantedProxy, proxy_manifests
     from zonewise.proxy.configuration import cidrs
-    from zonewise.runtime.monitoring.monitor import parse_listen
+    from zonewise.runtime.serving.address import parse_listen
 
     server = given["--api-server"] or ""
     if given["--api-server"] is not None:

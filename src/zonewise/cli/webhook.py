@@ -103,9 +103,9 @@ def command(
     rotated.
     """
     from zonewise.cli.program.connection import cluster_config, connected
-    from zonewise.runtime.monitoring.monitor import parse_listen
     from zonewise.runtime.process.logs import configure
     from zonewise.runtime.process.process import run
+    from zonewise.runtime.serving.address import parse_listen
     from zonewise.webhook import InjectionSettings
 
     parse_listen(listen, "--listen", LISTEN)

@@ -17,6 +17,7 @@ from zonewise.api.errors import ConfigError, ParseError
 from zonewise.api.struct import Struct, field
 from zonewise.machinery.text import yamltext
 from zonewise.proxy.settings import PRIMARY, Conntrack, LocalMode, ProxySettings
+from zonewise.runtime.serving.address import is_address, parse_listen
 from zonewise.traffic.routes import RouteSettings
 
 API_VERSION = "kubeproxy.config.k8s.io/v1alpha1"
@@ -61,6 +62,7 @@ class Configuration(Struct):
     iptables: _Masquerade = _Masquerade()
     nftables: _Masquerade = _Masquerade()
     node_port_addresses: tuple[str, ...] | None = None
+    bind_address: str = ""
     healthz_bind_address: str | None = None
     metrics_bind_address: str | None = None
     conntrack: _Conntrack = _Conntrack()
@@ -77,7 +79,12 @@ class Configuration(Struct):
         """The same with what was given on the command line."""
         chosen = self.iptables if self.mode in ("iptables", "ipvs") else self.nftables
         local = self.detect_local
-        changed = {name: value for name, value in fields.items() if value is not None}
+        # In the file an empty text is the default, on the command line it is nowhere.
+        changed: dict[str, Any] = {
+            "healthz_bind_address": self.healthz_bind_address or None,
+            "metrics_bind_address": self.metrics_bind_address or None,
+        }
+        changed |= {name: value for name, value in fields.items() if value is not None}
         return msgspec.structs.replace(
             self,
             mode="nftables",
@@ -111,6 +118,7 @@ class Configuration(Struct):
         if mode in ("BridgeInterface", "InterfaceNamePrefix"):
             _check_interface(mode, interface)
         defaults = ProxySettings(node_name=self.hostname_override)
+        six = ":" in self.bind_address
         bit = self.nftables.masquerade_bit
         if bit is not None and not 0 <= bit <= 31:
             raise ConfigError(f"masqueradeBit is {bit}; a packet mark has the bits 0 to 31")
@@ -123,8 +131,16 @@ class Configuration(Struct):
             masquerade_all=bool(self.nftables.masquerade_all),
             masquerade_bit=defaults.masquerade_bit if bit is None else bit,
             nodeport_addresses=_nodeport_addresses(self.node_port_addresses),
-            healthz_listen=_or(self.healthz_bind_address, defaults.healthz_listen, 10256),
-            metrics_listen=_or(self.metrics_bind_address, defaults.metrics_listen, 10249),
+            healthz_listen=_listen(
+                "--healthz-bind-address",
+                self.healthz_bind_address,
+                "[::]:10256" if six else defaults.healthz_listen,
+            ),
+            metrics_listen=_listen(
+                "--metrics-bind-address",
+                self.metrics_bind_address,
+                "[::1]:10249" if six else defaults.metrics_listen,
+            ),
             conntrack=Conntrack(
                 max_per_core=self.conntrack.max_per_core,
                 min=self.conntrack.min,
@@ -193,8 +209,12 @@ def _check_interface(mode: str, name: str) -> None:
         raise ConfigError(f"{name!r} cannot be the name of a network interface")
 
 
-def _or(given: str | None, default: str, port: int) -> str:
+def _listen(flag: str, given: str | None, default: str) -> str:
     """Where to listen; an address alone gets the usual port."""
-    if given is None:
-        return default
-    return f"{given}:{port}" if given and ":" not in given else given
+    if not given:
+        return default if given is None else ""
+    if is_address(given):
+        host = f"[{given}]" if ":" in given else given
+        given = f"{host}:{default.rpartition(':')[2]}"
+    parse_listen(given, flag, default)
+    return given

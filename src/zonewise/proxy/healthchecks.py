@@ -27,6 +27,7 @@ from zonewise.proxy.monitor import listen
 from zonewise.proxy.netlink import HOME, NetworkNamespace, interface_addresses
 from zonewise.proxy.summary import RoutesSummary
 from zonewise.runtime.process.logs import logger
+from zonewise.runtime.serving.address import why_not
 from zonewise.runtime.serving.connection import HttpRequest
 from zonewise.runtime.serving.pages import page_server
 from zonewise.traffic.routes import Family
@@ -137,7 +138,7 @@ class HealthChecks:
             await listen(runner, address, port, self._namespace)
         except OSError as error:
             await runner.cleanup()
-            self._tell((key, family, port, address), error.strerror or str(error))
+            self._tell((key, family, port, address), why_not(error))
             return
         self._servers[key, family, port, address] = runner
         self._told.pop((key, family, port, address), None)

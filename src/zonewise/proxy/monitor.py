@@ -23,7 +23,7 @@ from zonewise.proxy.metrics import ProxyMetrics
 from zonewise.proxy.netlink import HOME, NetworkNamespace
 from zonewise.proxy.observer import Observer, Sync
 from zonewise.runtime.monitoring.metrics import CONTENT_TYPE, Metrics
-from zonewise.runtime.monitoring.monitor import parse_listen
+from zonewise.runtime.serving.address import parse_listen, why_not
 from zonewise.runtime.serving.connection import HttpRequest
 from zonewise.runtime.serving.pages import PageHandler, page_server
 
@@ -134,11 +134,12 @@ class ProxyMonitor:
         runner = await page_server(handlers)
         self._stack.push_async_callback(runner.cleanup)
         try:
-            await listen(runner, host or None, port, self._namespace)
+            # As with kube-proxy, all addresses of IPv6 are those of IPv4, too.
+            everywhere = host in ("", "::")
+            await listen(runner, None if everywhere else host, port, self._namespace)
         except OSError as error:
             raise ConfigError(
-                f"cannot listen on {address}: {error.strerror or error}; "
-                f"choose another address with {flag}"
+                f"cannot listen on {address}: {why_not(error)}; choose another address with {flag}"
             ) from error
 
     def _health(self, name: str, *, node: bool) -> PageHandler:

@@ -14,7 +14,8 @@ from zonewise.runtime.client.watch import WatchStats
 from zonewise.runtime.controller.queue import Queue
 from zonewise.runtime.monitoring.health import Health
 from zonewise.runtime.monitoring.metrics import Metrics
-from zonewise.runtime.monitoring.monitor import Monitor, parse_listen
+from zonewise.runtime.monitoring.monitor import Monitor
+from zonewise.runtime.serving.address import parse_listen
 
 Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
 

@@ -11,7 +11,6 @@ loop hangs, so does the probe, which is what a probe is for.
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Callable, Iterable
 from typing import Self
 
@@ -20,10 +19,9 @@ from aiohttp import web
 from zonewise.api.errors import ConfigError
 from zonewise.runtime.monitoring.health import CheckResult, Health
 from zonewise.runtime.monitoring.metrics import CONTENT_TYPE, Metrics
+from zonewise.runtime.serving.address import LISTEN, parse_listen, why_not
 from zonewise.runtime.serving.connection import HttpRequest
 from zonewise.runtime.serving.pages import PageHandler, page_server
-
-LISTEN = "127.0.0.1:9464"
 
 
 class Monitor:
@@ -62,7 +60,7 @@ class Monitor:
             await runner.cleanup()
             raise ConfigError(
                 f"cannot listen on {self._host or '*'}:{self._wanted} for metrics and health: "
-                f"{error.strerror or error}; choose another address with --metrics-listen"
+                f"{why_not(error)}; choose another address with --metrics-listen"
             ) from error
         self._runner = runner
         self.port = runner.addresses[0][1]
@@ -86,28 +84,3 @@ class Monitor:
             return web.Response(status=200 if good else 503, text=text)
 
         return answer
-
-
-def parse_listen(text: str, flag: str = "", example: str = LISTEN) -> tuple[str, int]:
-    """Host and port of ``127.0.0.1:9464``, ``[::1]:9464``, ``host:9464`` or ``:9464`` (all).
-
-    An error names the flag, and gives the example.
-    """
-    host, colon, port = text.rpartition(":")
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-        valid = _is_address(host)
-    else:
-        valid = ":" not in host
-    if not colon or not valid or not port.isascii() or not port.isdigit() or int(port) > 65535:
-        said = f"{flag} {text[:100]!r}" if flag else repr(text[:100])
-        raise ConfigError(f"{said} is not an address with a port; write it like {example}")
-    return host, int(port)
-
-
-def _is_address(text: str) -> bool:
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:
-        return False
-    return True

@@ -42,8 +42,8 @@ import msgspec
 from aiohttp import web
 
 from zonewise.api.errors import ConfigError, ParseError, Status, ZonewiseError
-from zonewise.runtime.monitoring.monitor import parse_listen
 from zonewise.runtime.process.logs import logger
+from zonewise.runtime.serving.address import parse_listen, why_not
 from zonewise.runtime.serving.connection import Connections, HeaderLimits, HttpRequest
 from zonewise.runtime.serving.listener import Encryption, Listener
 from zonewise.runtime.webhook.admission import AdmissionAnswer, Allowed, Handler, decode, encode
@@ -322,7 +322,7 @@ class WebhookServer:
             await runner.cleanup()
             raise ConfigError(
                 f"cannot listen on {self._host or '*'}:{self._wanted} for webhooks: "
-                f"{error.strerror or error}; choose another address"
+                f"{why_not(error)}; choose another address"
             ) from error
         self._runner = runner
         self._listener = listener

@@ -1,0 +1,44 @@
+"""Addresses to listen on: read from what people write, and why one cannot be had."""
+
+from __future__ import annotations
+
+import os
+import socket
+from ipaddress import ip_address
+
+from zonewise.api.errors import ConfigError
+
+LISTEN = "127.0.0.1:9464"
+
+
+def parse_listen(text: str, flag: str = "", example: str = LISTEN) -> tuple[str, int]:
+    """Host and port of ``127.0.0.1:9464``, ``[::1]:9464``, ``host:9464`` or ``:9464`` (all).
+
+    An error names the flag, and gives the example.
+    """
+    host, colon, port = text.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+        valid = is_address(host)
+    else:
+        valid = ":" not in host
+    if not colon or not valid or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        said = f"{flag} {text[:100]!r}" if flag else repr(text[:100])
+        raise ConfigError(f"{said} is not an address with a port; write it like {example}")
+    return host, int(port)
+
+
+def is_address(text: str) -> bool:
+    """Whether it is an address of either family, and nothing else."""
+    try:
+        ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def why_not(error: OSError) -> str:
+    """Why an address cannot be had, in the system's words; asyncio makes sentences of its own."""
+    if error.errno is None or isinstance(error, socket.gaierror):
+        return error.strerror or str(error)
+    return os.strerror(error.errno)
