@@ -336,8 +336,8 @@ def _labels(cluster: VolumeCluster, driver: str) -> DomainLabels:
 
 
 def _class_name(claim: PersistentVolumeClaim | None, volume: PersistentVolume | None) -> str:
-    if claim is not None and claim.spec.storage_class_name is not None:
-        return claim.spec.storage_class_name
+    if claim is not None and claim.storage_class is not None:
+        return claim.storage_class
     return volume.spec.storage_class_name if volume is not None else ""
 
 

@@ -39,7 +39,6 @@ from zonewise.topology import REGION_LABEL, ZONE_LABEL
 
 SELECTED_NODE = "volume.kubernetes.io/selected-node"
 BIND_COMPLETED = "pv.kubernetes.io/bind-completed"
-BETA_CLASS = "volume.beta.kubernetes.io/storage-class"
 NO_PROVISIONER = ("", "kubernetes.io/no-provisioner")
 ZONES = (ZONE_LABEL, REGION_LABEL)
 
@@ -397,8 +396,7 @@ def _bound(claim: PersistentVolumeClaim) -> bool:
 
 
 def _class(claim: PersistentVolumeClaim) -> str:
-    beta = claim.metadata.annotations.get(BETA_CLASS)
-    return beta if beta is not None else claim.spec.storage_class_name or ""
+    return claim.storage_class or ""
 
 
 def _fits(volume: PersistentVolume, claim: PersistentVolumeClaim) -> bool:

@@ -33,7 +33,7 @@ def mismatch(volume: PersistentVolume, claim: PersistentVolumeClaim) -> str:
     wanted, spec = claim.spec, volume.spec
     if _size(volume.spec.capacity) < _size(wanted.resources.requests):
         return "requested PV is too small"
-    if spec.storage_class_name != (wanted.storage_class_name or ""):
+    if spec.storage_class_name != (claim.storage_class or ""):
         return "storageClassName does not match"
     if (wanted.volume_attributes_class_name or "") != (spec.volume_attributes_class_name or ""):
         return "volumeAttributesClassName does not match"

@@ -13,7 +13,7 @@ from zonewise.api.errors import NotFound
 from zonewise.api.meta import ObjectMeta
 from zonewise.api.objects.core import Node
 from zonewise.api.objects.pod import Pod
-from zonewise.api.objects.storage import PersistentVolume, PersistentVolumeClaim
+from zonewise.api.objects.storage import LEGACY_CLASS, PersistentVolume, PersistentVolumeClaim
 from zonewise.components.kubelet import Kubelets
 from zonewise.components.volumes import Binder, Ephemeral, Protection, Provisioner
 from zonewise.scheduling.volumes import SELECTED_NODE
@@ -130,6 +130,20 @@ async def test_early_and_late_claims_get_the_same_default_class() -> None:
         for name in ("early", "late"):
             found = await cluster.client.get(PersistentVolumeClaim, name, "default")
             assert (name, found.spec.storage_class_name) == (name, "a")
+
+
+async def test_a_claim_may_name_its_class_by_the_annotation_of_old() -> None:
+    """The class that is named by annotation is used; the default one is not put beside it."""
+    async with virtual_cluster(PARTS) as cluster:
+        await class_there(cluster)
+        await storage_class(cluster, "fast")
+        old = {"name": "data", "annotations": {LEGACY_CLASS: "fast"}}
+        body = {"metadata": old, "spec": spec()}
+        await post(cluster, "/api/v1/namespaces/default/persistentvolumeclaims", body)
+        await until(lambda: phase(cluster) == "Bound")
+        found = await cluster.client.get(PersistentVolumeClaim, "data", "default")
+        made = await cluster.client.get(PersistentVolume, found.spec.volume_name)
+        assert (found.spec.storage_class_name, made.spec.storage_class_name) == (None, "fast")
 
 
 async def test_a_claim_waits_for_its_node_and_gets_a_volume_in_its_zone() -> None:

@@ -21,6 +21,9 @@ from zonewise.api.resource import Resource
 from zonewise.api.struct import Struct, field
 
 DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
+LEGACY_CLASS = "volume.beta.kubernetes.io/storage-class"
+"""The annotation that named a claim's class before there was a field; it comes before the field."""
+
 _BETA_DEFAULT_CLASS = "storageclass.beta.kubernetes.io/is-default-class"
 
 
@@ -71,6 +74,11 @@ class PersistentVolumeClaim(Object):
 
     spec: PersistentVolumeClaimSpec = PersistentVolumeClaimSpec()
     status: PersistentVolumeClaimStatus = PersistentVolumeClaimStatus()
+
+    @property
+    def storage_class(self) -> str | None:
+        """The class it requests, "" for none; None if it leaves that to the default."""
+        return self.metadata.annotations.get(LEGACY_CLASS, self.spec.storage_class_name)
 
 
 class PersistentVolumeClaimTemplate(Struct):

@@ -12,7 +12,7 @@ from typing import Any
 
 from zonewise.api.errors import StatusCause
 from zonewise.api.objects.core import Namespace
-from zonewise.api.objects.storage import is_default_class, newest_default
+from zonewise.api.objects.storage import LEGACY_CLASS, is_default_class, newest_default
 from zonewise.apiserver.admission.admission import AdmissionPlugin, Attributes
 from zonewise.apiserver.request import status_errors
 from zonewise.apiserver.strategy.pod.volumes import token_projection
@@ -216,8 +216,7 @@ class Plugins:
         obj = attributes.obj
         assert obj is not None
         spec = obj.setdefault("spec", {})
-        legacy = "volume.beta.kubernetes.io/storage-class"
-        if spec.get("storageClassName") is not None or legacy in (
+        if spec.get("storageClassName") is not None or LEGACY_CLASS in (
             obj["metadata"].get("annotations") or {}
         ):
             return

@@ -13,6 +13,7 @@ from fractions import Fraction
 from typing import Any
 
 from zonewise.api.objects.pod_state import FINISHED
+from zonewise.api.objects.storage import LEGACY_CLASS
 from zonewise.api.resource import Resource
 from zonewise.api.values import quantity, times
 from zonewise.api.values.quantity import Quantity
@@ -40,7 +41,7 @@ def used_by(resource: Resource, obj: Obj, *, now: float) -> UsedAmounts:
     elif resource.plural == "services":
         found |= _service(obj.get("spec") or {})
     elif resource.plural == "persistentvolumeclaims":
-        found |= _claim(obj.get("spec") or {})
+        found |= _claim(obj)
     elif resource.plural in SHORT:
         found[resource.plural] = ONE
     return found
@@ -132,10 +133,14 @@ def _service(spec: Mapping[str, Any]) -> UsedAmounts:
     return found
 
 
-def _claim(spec: Mapping[str, Any]) -> UsedAmounts:
+def _claim(claim: Obj) -> UsedAmounts:
+    spec, annotations = (
+        claim.get("spec") or {},
+        (claim.get("metadata") or {}).get("annotations") or {},
+    )
     size = ((spec.get("resources") or {}).get("requests") or {}).get("storage", "0")
     found: UsedAmounts = {"persistentvolumeclaims": ONE, "requests.storage": quantity.parse(size)}
-    if name := spec.get("storageClassName"):
+    if name := annotations.get(LEGACY_CLASS, spec.get("storageClassName")):
         prefix = f"{name}.storageclass.storage.k8s.io"
         found[f"{prefix}/requests.storage"] = found["requests.storage"]
         found[f"{prefix}/persistentvolumeclaims"] = ONE

@@ -8,15 +8,15 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterator
 
+from zonewise.api.objects.storage import LEGACY_CLASS
 from zonewise.api.values import quantity
 from zonewise.apiserver.strategy.base import Obj
 from zonewise.apiserver.strategy.pod.warnings import OLD_LABELS
 
 OLD_HINTS = "service.kubernetes.io/topology-aware-hints"
 NEW_HINTS = "service.kubernetes.io/topology-mode"
-OLD_CLASS = "volume.beta.kubernetes.io/storage-class"
 OLD_NOTES = {
-    OLD_CLASS: 'deprecated since v1.8; use "storageClassName" attribute instead',
+    LEGACY_CLASS: 'deprecated since v1.8; use "storageClassName" attribute instead',
     "volume.beta.kubernetes.io/mount-options": (
         'deprecated since v1.31; use "mountOptions" attribute instead'
     ),
@@ -186,8 +186,8 @@ def volume_warnings(volume: Obj) -> list[str]:
 def claim_warnings(claim: Obj) -> list[str]:
     """What is odd about a PersistentVolumeClaim."""
     found = []
-    if OLD_CLASS in (claim["metadata"].get("annotations") or {}):
-        found.append(f"metadata.annotations[{OLD_CLASS}]: {OLD_NOTES[OLD_CLASS]}")
+    if LEGACY_CLASS in (claim["metadata"].get("annotations") or {}):
+        found.append(f"metadata.annotations[{LEGACY_CLASS}]: {OLD_NOTES[LEGACY_CLASS]}")
     resources = (claim.get("spec") or {}).get("resources") or {}
     for key in ("requests", "limits"):
         size = (resources.get(key) or {}).get("storage")

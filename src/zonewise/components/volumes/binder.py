@@ -109,7 +109,7 @@ class Binder:
 
     async def _find(self, claim: PersistentVolumeClaim) -> None:
         """Bind a claim to an existing volume, or request a new one."""
-        name = claim.spec.storage_class_name or ""
+        name = claim.storage_class or ""
         made_by = self._classes.get(("", name))
         waits = made_by is not None and made_by.volume_binding_mode == WAIT
         chosen = claim.metadata.annotations.get(SELECTED_NODE)
@@ -119,7 +119,7 @@ class Binder:
         if found is not None:
             await self._bind(found, claim)
             return
-        if claim.spec.storage_class_name is None and (usual := self._default_class()):
+        if claim.storage_class is None and (usual := self._default_class()):
             # It was made before there was a default; the change brings it here again.
             body = {
                 "metadata": {"resourceVersion": claim.metadata.resource_version},
@@ -320,7 +320,7 @@ def _place(claim: PersistentVolumeClaim) -> tuple[str, str]:
 
 def _pending_class(claim: PersistentVolumeClaim) -> tuple[str, ...]:
     """The class of a claim that has no volume yet."""
-    return () if claim.spec.volume_name else (claim.spec.storage_class_name or "",)
+    return () if claim.spec.volume_name else (claim.storage_class or "",)
 
 
 def _class_of(volume: PersistentVolume) -> tuple[str]:

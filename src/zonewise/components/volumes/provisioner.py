@@ -82,7 +82,7 @@ class Provisioner:
         if claim is None or claim.spec.volume_name or claim.metadata.deletion_timestamp is not None:
             return
         marks = claim.metadata.annotations
-        made_by = self._classes.get(("", claim.spec.storage_class_name or ""))
+        made_by = self._classes.get(("", claim.storage_class or ""))
         if made_by is None or marks.get(PROVISIONER) != EMBEDDED:
             return
         name = f"pvc-{claim.metadata.uid}"

@@ -148,7 +148,7 @@ class VolumeProvisioner:
         return tuple(
             claim.key
             for claim in self._claims
-            if claim.spec.storage_class_name == made_by.metadata.name and self._wanted(claim)
+            if claim.storage_class == made_by.metadata.name and self._wanted(claim)
         )
 
     async def _sync(self, key: Key) -> float | None:
@@ -180,7 +180,7 @@ class VolumeProvisioner:
             return await self._clear_up(claim)
         if not self._wanted(claim) or populated(claim):
             return None
-        made_by = self._classes.get(("", claim.spec.storage_class_name or ""))
+        made_by = self._classes.get(("", claim.storage_class or ""))
         if made_by is None or made_by.provisioner != self._driver.name:
             return None
         if made_by.volume_binding_mode == WAIT and SELECTED_NODE not in claim.metadata.annotations:
@@ -314,10 +314,10 @@ class VolumeProvisioner:
         uid = claim.metadata.uid
         attempt = self._underway.get(uid)
         if attempt is None:
-            made_by = self._classes.get(("", claim.spec.storage_class_name or ""))
+            made_by = self._classes.get(("", claim.storage_class or ""))
             if made_by is None:
                 raise NotYet(
-                    f'the class "{claim.spec.storage_class_name}" of a deleted claim is gone;'
+                    f'the class "{claim.storage_class}" of a deleted claim is gone;'
                     " whether its driver has a volume is unknown without it"
                 )
             chosen = claim.metadata.annotations.get(SELECTED_NODE, "")

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from zonewise.api.objects.pod_state import FINISHED
+from zonewise.api.objects.storage import LEGACY_CLASS
 from zonewise.components.volumes.well_known import EMBEDDED, WAIT
 from zonewise.embedded.seed.seeder import full_name
 from zonewise.runtime.cache import dump
@@ -344,7 +345,8 @@ def _references(obj: Obj) -> Iterator[ReferenceKey]:
     yield "Namespace", "", namespace
     own = _at(obj, "spec")
     if obj["kind"] == "PersistentVolumeClaim":
-        yield "StorageClass", "", own.get("storageClassName") or ""
+        named = obj["metadata"].get("annotations") or {}
+        yield "StorageClass", "", named.get(LEGACY_CLASS, own.get("storageClassName")) or ""
     for claim in own.get("volumeClaimTemplates") or ():
         yield "StorageClass", "", _at(claim, "spec").get("storageClassName") or ""
     template = obj if obj["kind"] == "Pod" else _template(obj)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from zonewise.api.objects.storage import is_default_class
+from zonewise.api.objects.storage import LEGACY_CLASS, is_default_class
 from zonewise.apiserver.codec.printers.base import (
     UNSET,
     Obj,
@@ -35,9 +35,7 @@ def _claim(obj: Obj, now: str) -> list[Any]:
     spec, status = spec_of(obj), status_of(obj)
     phase = "Terminating" if obj["metadata"].get("deletionTimestamp") else status.get("phase", "")
     bound = bool(spec.get("volumeName"))
-    legacy = (obj["metadata"].get("annotations") or {}).get(
-        "volume.beta.kubernetes.io/storage-class"
-    )
+    legacy = (obj["metadata"].get("annotations") or {}).get(LEGACY_CLASS)
     return [
         name_of(obj),
         phase,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 from zonewise.api import field_errors
+from zonewise.api.objects.storage import LEGACY_CLASS
 from zonewise.api.resource import Resource
 from zonewise.api.values import names, quantity
 from zonewise.apiserver.request import status_errors
@@ -29,7 +30,6 @@ RESIZE_STATES = frozenset(
     }
 )
 CLAIM = Resource("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims", True)
-LEGACY_CLASS = "volume.beta.kubernetes.io/storage-class"
 LEGACY_OPTIONS = "volume.beta.kubernetes.io/mount-options"
 MOUNTED_AS_TOLD = frozenset(
     {
@@ -164,7 +164,8 @@ class ClaimRules(Rules):
         now, was = _wanted(spec), _wanted(before)
         if now is None or was is None or now <= was:
             return
-        name = spec.get("storageClassName") or ""
+        legacy = _legacy_class(obj)
+        name = (spec.get("storageClassName") if legacy is None else legacy) or ""
         chosen = context.look("storage.k8s.io/storageclasses", "", name) if name else None
         if chosen is None or not chosen.get("allowVolumeExpansion"):
             raise status_errors.forbidden(
