@@ -145,6 +145,16 @@ def test_what_only_the_controller_knows(tmp_path: Path) -> None:
         assert _ask(folder, "GET", CONFIG)["metadata"]["annotations"] == {mark: "c"}
         told = shown(takeover(folder, "status", "-o", "json"))
         assert dead in told["warnings"]
+        # A file of version 1 cannot express a takeover, so the one in force stays, and is shown.
+        found = _ask(folder, "GET", CONFIG)
+        found["data"]["config.json"] = "[]"
+        _ask(folder, "PUT", CONFIG, json.dumps(found).encode())
+        told = shown(takeover(folder, "status", "-o", "json"))
+        assert (told["takeover"], told["error"], dead in told["warnings"]) == (
+            {"a": ["b"]},
+            "",
+            True,
+        )
         # While the configuration is wrong it is asked alone, and it keeps no more than it can.
         away = {"reason": "AwayFromHome", "message": "pod x is away", "object": "Pod/n/x"}
         status |= {"awayFromHome": [away], "furtherAwayFromHome": 6, "furtherWarnings": 2}

@@ -261,10 +261,11 @@ def _require_taken(domain: str, text: str) -> None:
 async def _told(
     client: Client, options: Options, driver: str, text: str, given: str = ""
 ) -> TakeoverStatus:
-    """What holds: of a valid configuration its own map, else what the controller keeps."""
+    """What holds: the map of a valid configuration of version 2, else what the controller keeps."""
     from zonewise.csi.takeover.status import TakeoverStatus
-    from zonewise.storage.configuration import parse_configuration
+    from zonewise.storage.configuration import StorageConfiguration, parse_configuration
     from zonewise.storage.domains import DomainLabels
+    from zonewise.storage.takeover import TakeoverMap
 
     namespace = options.namespace or NAMESPACE
     try:
@@ -272,12 +273,14 @@ async def _told(
     except ConfigError as error:
         last = await _kept(client, namespace)
         return replace(last, error=str(error))
+    try:
+        kept = await _kept(client, namespace)
+    except Forbidden:
+        kept = TakeoverStatus()
+    configuration = configuration.after(StorageConfiguration(takeover=TakeoverMap(kept.takeover)))
     seen = await _seen(client, driver, configuration, given)
     found = TakeoverStatus(configuration.takeover.targets, "", seen.warnings, seen.away)
-    try:
-        return _with_dead_pools(found, await _kept(client, namespace))
-    except Forbidden:
-        return found
+    return _with_dead_pools(found, kept)
 
 
 async def _kept(client: Client, namespace: str) -> TakeoverStatus:
