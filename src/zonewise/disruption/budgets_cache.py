@@ -7,7 +7,7 @@ report does not matter: everything is counted from the present state when it is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias
 
 from zonewise.api.meta import Object
@@ -20,7 +20,7 @@ from zonewise.disruption.budget import budget_of
 from zonewise.disruption.domain_counts import identity
 from zonewise.disruption.ledger import ledger_of, order
 from zonewise.disruption.namespace_budgets import NamespaceBudgets, same_place
-from zonewise.disruption.owners import ScaleOwner, owner_of
+from zonewise.disruption.owners import Place, ScaleOwner, owner_of
 
 ChangeListener: TypeAlias = Callable[[Any, Any], None]
 
@@ -33,9 +33,12 @@ class BudgetsCache:
         self.by_namespace: dict[str, NamespaceBudgets] = {}
         self._ahead: dict[str, int] = {}
         """Versions of pods that were seen before their stores saw them."""
+        self._watched: set[tuple[str, str]] = set()
 
     def listeners(self, owners: Iterable[type[Object]]) -> dict[type[Any], ChangeListener]:
         """The listener for each kind; ``owners`` are the kinds of owners that are watched."""
+        owners = tuple(owners)
+        self._watched.update((cls.resource.group, cls.resource.kind) for cls in owners)
         return {
             Node: self.node_changed,
             Pod: self.pod_changed,
@@ -110,15 +113,23 @@ class BudgetsCache:
         if new is not None:
             self.put_owner(owner_of(new))
         elif old is not None:
-            self.drop_owner(owner_of(old))
+            self.of(old.metadata.namespace).owners.drop(owner_of(old).place)
+
+    def requested(self, namespace: str) -> set[Place]:
+        """The owners of a namespace's pods that no store reports: a shell has to request them."""
+        return self.of(namespace).requested(self._watched)
+
+    def owners_read(self, found: Mapping[Place, Unstructured | None]) -> None:
+        """Owners were requested; None if there is no such object."""
+        for place, item in found.items():
+            if item is not None:
+                self.put_owner(owner_of(item))
+            else:
+                self.of(place[2]).owners.drop(place)
 
     def put_owner(self, owner: ScaleOwner) -> None:
-        """The same, for an owner that was requested."""
+        """An owner is as it says."""
         self.of(owner.place[2]).owners.put(owner)
-
-    def drop_owner(self, owner: ScaleOwner) -> None:
-        """The same, for one that was deleted."""
-        self.of(owner.place[2]).owners.drop(owner.place)
 
     def ledger_changed(self, old: DisruptionLedger | None, new: DisruptionLedger | None) -> None:
         """A namespace's ledger was added, deleted, or changed; an older version is ignored."""

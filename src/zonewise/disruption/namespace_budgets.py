@@ -10,7 +10,7 @@ gets other labels or taints; heartbeats do not matter (``same_place``).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 
 from zonewise.api.objects.core import Node
 from zonewise.api.objects.pod import Pod
@@ -141,8 +141,21 @@ class NamespaceBudgets:
             self._standings[key] = known
         return known[1], domain_counts
 
+    def requested(self, watched: Container[tuple[str, str]]) -> set[Place]:
+        """Owners of covered pods whose group and kind are not watched: they have to be requested,
+        and again while there are such pods.
+        """
+        return {
+            place
+            for domain_counts in self._domain_counts.values()
+            for reference in domain_counts.owners
+            if reference is not None
+            for place in self.owners.followed(reference)
+            if place[:2] not in watched
+        }
+
     def unknown(self) -> list[Place]:
-        """Owners of covered pods that were not found: the shell has to request them."""
+        """Owners of covered pods that were not found."""
         found = {
             missing
             for domain_counts in self._domain_counts.values()

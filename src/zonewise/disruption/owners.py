@@ -160,6 +160,13 @@ class Owners:
         above = self.get(place_of(owner.controller, owner.place[2]), owner.controller.uid)
         return owner if above is not None and above.replicas is None else above
 
+    def followed(self, reference: Reference) -> list[Place]:
+        """The owners that are looked up to find the requesting one, as far as they are known."""
+        owner = self.get(reference.place, reference.uid)
+        if owner is None or owner.place[1] != REPLICA_SET or owner.controller is None:
+            return [reference.place]
+        return [reference.place, place_of(owner.controller, owner.place[2])]
+
     def missing(self, reference: Reference) -> Place | None:
         """The owner that is missing to find the requesting one."""
         owner = self.get(reference.place, reference.uid)

@@ -31,7 +31,7 @@ from zonewise.api.errors import NotFound, StatusCause
 from zonewise.api.meta import ObjectMeta
 from zonewise.api.objects.pod import Pod
 from zonewise.api.struct import Struct
-from zonewise.disruption import OWNERS, BudgetsCache, DisruptionVerdict, NamespaceBudgets, owner_of
+from zonewise.disruption import OWNERS, BudgetsCache, DisruptionVerdict, NamespaceBudgets
 from zonewise.disruption.owners import reference_of
 from zonewise.disruption.steering import marked_before
 from zonewise.runtime.client.scales import Scales
@@ -124,9 +124,7 @@ class DisruptionGate:
             # Only what is certain whatever the pod is by now: a refusal, or a grant for a unique
             # name.
             sure = _name_drawn(pod)
-            verdict = await self._judge(
-                namespace_budgets, pod, evicting=True, dry_run=dry_run or not sure
-            )
+            verdict = await self._judge(pod, evicting=True, dry_run=dry_run or not sure)
             if (sure and verdict.charged) or not verdict.allowed:
                 return self._answer(verdict)
         try:
@@ -136,9 +134,7 @@ class DisruptionGate:
         if wanted and wanted != pod.metadata.uid:
             return Allowed()  # The server refuses it, whatever we say.
         self.budgets_cache.pod_seen(pod)
-        return self._answer(
-            await self._judge(namespace_budgets, pod, evicting=True, dry_run=dry_run)
-        )
+        return self._answer(await self._judge(pod, evicting=True, dry_run=dry_run))
 
     async def deletion(self, request: AdmissionRequest) -> AdmissionAnswer:
         """DELETE of a pod by a workload controller."""
@@ -160,9 +156,7 @@ class DisruptionGate:
                 code=429,
                 status="TooManyRequests",
             )
-        return self._answer(
-            await self._judge(namespace_budgets, pod, evicting=False, dry_run=dry_run)
-        )
+        return self._answer(await self._judge(pod, evicting=False, dry_run=dry_run))
 
     @property
     def instead(self) -> AdmissionAnswer:
@@ -172,11 +166,10 @@ class DisruptionGate:
     def _blind(self) -> AdmissionAnswer:
         return NOT_READY if self.mode == "enforce" else UNJUDGED
 
-    async def _judge(
-        self, namespace_budgets: NamespaceBudgets, pod: Pod, *, evicting: bool, dry_run: bool
-    ) -> DisruptionVerdict:
-        for item in await self._scales.refresh(namespace_budgets.unknown()):
-            self.budgets_cache.put_owner(owner_of(item))
+    async def _judge(self, pod: Pod, *, evicting: bool, dry_run: bool) -> DisruptionVerdict:
+        namespace = pod.metadata.namespace
+        requested = self.budgets_cache.requested(namespace)
+        self.budgets_cache.owners_read(await self._scales.refresh(namespace, requested))
         return await self._granting.ask(
             pod, evicting=evicting, dry_run=dry_run or self.mode == "observe"
         )

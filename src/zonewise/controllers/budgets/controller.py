@@ -217,10 +217,10 @@ class BudgetsController:
                     self._client, waking.waiting(namespace_budgets, gone[0]), self._clock()
                 )
             return None
-        for found in await self._scales.refresh(namespace_budgets.unknown()):
-            self.budgets_cache.put_owner(owner_of(found))
+        requested = self.budgets_cache.requested(namespace)
+        self.budgets_cache.owners_read(await self._scales.refresh(namespace, requested))
         again = await self._count(namespace_budgets, budget, item)
-        return min(again, ASK_AGAIN) if self._scales.busy else again
+        return min(again, ASK_AGAIN) if requested else again
 
     async def _count(
         self,

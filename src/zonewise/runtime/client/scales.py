@@ -2,7 +2,7 @@
 
 Kinds that are not known beforehand, custom resources above all, are found by discovery. Their
 ``scale`` subresource counts; without one, ``spec.replicas`` of the object, if there is any.
-``Scales`` requests the same object at most every ``AGAIN`` seconds.
+``Scales`` requests the same object at most every ``AGAIN`` seconds, while it is wanted.
 """
 
 from __future__ import annotations
@@ -62,23 +62,24 @@ class Scales:
         self._clock = clock
         self._asked: dict[Place, float] = {}
 
-    @property
-    def busy(self) -> bool:
-        """Whether there is anything to read again."""
-        return bool(self._asked)
+    async def refresh(
+        self, namespace: str, wanted: Iterable[Place]
+    ) -> dict[Place, Unstructured | None]:
+        """The wanted objects of a namespace that were not read lately; None if there is none.
 
-    async def refresh(self, missing: Iterable[Place]) -> list[Unstructured]:
-        """The existing ones of the objects that are missing, or were, and were not read lately."""
-        for place in missing:
-            self._asked.setdefault(place, float("-inf"))
+        None, too, is what was wanted before: nothing reads it any more.
+        """
+        places = set(wanted)
+        found: dict[Place, Unstructured | None] = {
+            place: None for place in self._asked if place[2] == namespace and place not in places
+        }
+        for place in found:
+            del self._asked[place]
         now = self._clock()
-        due = [place for place, when in self._asked.items() if now - when >= AGAIN]
-        found = []
-        for place in due:
-            self._asked[place] = now
-            item = await fetch(self._client, *place)
-            if item is not None:
-                found.append(item)
+        for place in sorted(places):
+            if now - self._asked.get(place, float("-inf")) >= AGAIN:
+                self._asked[place] = now
+                found[place] = await fetch(self._client, *place)
         return found
 
 
