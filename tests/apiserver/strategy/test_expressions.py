@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from zonewise.apiserver.strategy.expressions import condition_fault
@@ -30,3 +33,12 @@ def test_an_accepted_condition_decides(text: str) -> None:
 def test_what_could_never_decide_is_refused(text: str, why: str) -> None:
     """Otherwise every request that the webhook selects would be refused, or pass it over."""
     assert why in condition_fault(text)
+
+
+def test_a_server_without_expressions_does_not_load_their_language() -> None:
+    """Who never writes a rule or a condition does not pay for it at every start."""
+    program = (
+        "import sys, zonewise.apiserver.server; print('zonewise.machinery.cel' in sys.modules)"
+    )
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    assert found.stdout.split() == [b"False"]

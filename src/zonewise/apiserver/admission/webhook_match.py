@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -29,7 +29,9 @@ from zonewise.api.objects.admissionregistration import (
 from zonewise.api.values import selector
 from zonewise.api.values.selector import Selector
 from zonewise.apiserver.registry import Served
-from zonewise.machinery.cel.match_conditions import MatchConditions, conditions_of
+
+if TYPE_CHECKING:
+    from zonewise.machinery.cel.match_conditions import MatchConditions
 
 Obj = dict[str, Any]
 
@@ -90,6 +92,8 @@ class Hook:
     @cached_property
     def conditions(self) -> MatchConditions:
         """Its match conditions."""
+        from zonewise.machinery.cel.match_conditions import conditions_of
+
         return conditions_of([msgspec.to_builtins(one) for one in self.spec.match_conditions])
 
     def wants(

@@ -40,7 +40,6 @@ from zonewise.apiserver.request import status_errors
 from zonewise.apiserver.store.history import StoreEvent
 from zonewise.apiserver.store.state import State
 from zonewise.apiserver.webhooks.caller import Caller, Unanswered
-from zonewise.machinery.cel.match_conditions import ConditionFailed
 from zonewise.machinery.decoding import validation
 from zonewise.machinery.decoding.validation import WrongType
 from zonewise.machinery.fields import managed_fields
@@ -263,6 +262,8 @@ class Webhooks:
             return False
         if not hook.spec.match_conditions:
             return True
+        from zonewise.machinery.cel.match_conditions import ConditionFailed
+
         try:
             return hook.conditions.hold(
                 request=webhook_review.request(attributes, invocation.viewed, ""),
