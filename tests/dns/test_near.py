@@ -356,6 +356,8 @@ def test_a_front_that_garbles_its_option_is_told() -> None:
         trusted, other = world.names.send(query, "127.0.0.1"), world.names.send(query, "10.0.1.1")
         assert trusted is not None and other is not None
         assert (trusted[3] & 0xF, other[3] & 0xF) == (1, 0)
+        told = dns.message.from_wire(trusted)
+        assert told.question and told.edns == 0 and not told.options
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,11 @@ name outside of the cluster, an alias that leads there) is a coroutine, which th
 its loop. Answers from memory are kept as bytes for the next such question.
 
 *No answer* is sent to what is no question: answers (two servers must not answer each other forever)
-and packets shorter than a header. *FORMERR* is for what cannot be parsed, *NOTIMP* for other
-operations, *REFUSED* for other classes and for transfers. Until the first lists are complete, names
-of the cluster are *SERVFAIL*: a server that is not synced must never deny a name.
+and packets shorter than a header. *FORMERR* is for what cannot be parsed, with the question and an
+OPT record if only an option is wrong (without one, a front end would take us for a server without
+EDNS); *NOTIMP* for other operations, *REFUSED* for other classes and for transfers. Until the first
+lists are complete, names of the cluster are *SERVFAIL*: a server that is not synced must never deny
+a name.
 
 *Fair*: writing thousands of records takes milliseconds, and a client that requests them over and
 over must not keep others waiting. So long answers over streams are written one in each turn of the
@@ -97,12 +99,15 @@ class Responder:
             return self._refusal(data, Rcode.NOTIMP, stream=stream)
         try:
             question = read_question(data)
-            client = asker(question, source, self.trusted)
         except Malformed:
             return self._refusal(data, Rcode.FORMERR, stream=stream)
-        call = _Call(self, data, question, client, stream=stream)
+        call = _Call(self, data, question, Asker(source), stream=stream)
         if question.edns is not None and question.edns.version:
             return call.finish(Message(Rcode.BADVERS), OUTSIDE)
+        try:
+            client = call.client = asker(question, source, self.trusted)
+        except Malformed:
+            return call.finish(Message(Rcode.FORMERR), OUTSIDE)
         if question.cls != IN or question.type in (RecordType.AXFR, RecordType.IXFR):
             return call.finish(Message(Rcode.REFUSED), OUTSIDE)
         domain = self.cluster.domains.of(question.lower)
