@@ -38,7 +38,7 @@ _PKTINFO_V4 = 8
 _V4_INFO, _V6_INFO = 12, 20
 _ANY_INTERFACE = bytes(4)
 
-Ways = list[tuple[int, int, bytes]]
+PacketInfo = list[tuple[int, int, bytes]]
 """Ancillary data of a packet: to which address it was sent, or from which it is to go out."""
 
 Observe = Callable[[int, float], None]
@@ -80,7 +80,7 @@ class PacketServer:
         receive_wide, send_wide = self._socket.recvmsg, self._socket.sendmsg
         table = self._responder.kept.table
         spot = self._responder.spot
-        way: Ways = []
+        way: PacketInfo = []
         count = 0
         while count < BATCH:
             try:
@@ -116,7 +116,7 @@ class PacketServer:
         if self._observe is not None and count:
             self._observe(count, perf_counter() - began)
 
-    def _answer(self, data: bytes, source: tuple[str, int], way: Ways) -> None:
+    def _answer(self, data: bytes, source: tuple[str, int], way: PacketInfo) -> None:
         try:
             told = self._responder.respond(data, plain(source[0]), stream=False)
         except Exception:
@@ -131,7 +131,9 @@ class PacketServer:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _later(self, told: Awaitable[bytes], source: tuple[str, int], way: Ways) -> None:
+    async def _later(
+        self, told: Awaitable[bytes], source: tuple[str, int], way: PacketInfo
+    ) -> None:
         try:
             answer = await told
         except Exception:
@@ -139,7 +141,7 @@ class PacketServer:
             return
         self._send(answer, source, way)
 
-    def _send(self, told: bytes, source: tuple[str, int], way: Ways) -> None:
+    def _send(self, told: bytes, source: tuple[str, int], way: PacketInfo) -> None:
         try:
             self._socket.sendmsg((told,), way, 0, source)
         except OSError:
@@ -160,7 +162,7 @@ def _tell_addresses(sock: socket.socket) -> int:
     return socket.CMSG_SPACE(_V4_INFO)
 
 
-def _way_back(ways: Ways) -> Ways:
+def _way_back(ways: PacketInfo) -> PacketInfo:
     """An answer goes out from the address its question was sent to, over any interface."""
     if not ways:
         return ways
