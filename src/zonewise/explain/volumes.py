@@ -291,7 +291,8 @@ def _decided(
         own = {key: one for key, one in made_by.parameters.items() if not key.startswith(PREFIX)}
         parameters = parse_parameters(own, labels, configuration)
     except StorageError as error:
-        return error.reason
+        text = f"class {made_by.metadata.name} cannot be used: {error.reason.message}"
+        return Reason(code=error.reason.code, message=text, fix=error.reason.fix)
     except ZonewiseError as error:
         return Reason(code="BadClass", message=str(error))
     pools = pools_of(parameters.pools, configuration.states)
