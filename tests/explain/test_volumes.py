@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from msgspec import structs
+
 from zonewise.api import (
     CSINode,
     Node,
@@ -14,6 +16,8 @@ from zonewise.api import (
     StorageClass,
     convert,
 )
+from zonewise.api.meta import ObjectMeta
+from zonewise.api.objects.storage import TypedReference
 from zonewise.explain import (
     VolumeCluster,
     VolumeReport,
@@ -147,6 +151,34 @@ def test_a_volume_that_would_be_elsewhere_today_is_said_so() -> None:
     report = told(claim(node="n-a", volume="v"), volume("b"))
     assert report.reason.code == "PlacedBefore"
     assert "today it would get pool pool-a" in report.reason.message
+
+
+def copied(one: PersistentVolumeClaim, kind: str, name: str) -> PersistentVolumeClaim:
+    """The same claim, to be filled from something."""
+    source = TypedReference(kind=kind, name=name)
+    return structs.replace(one, spec=structs.replace(one.spec, data_source=source))
+
+
+def test_a_copy_is_told_by_its_source() -> None:
+    """It stays with its source, whichever node was chosen, so nothing has changed since."""
+    for kind in ("VolumeSnapshot", "PersistentVolumeClaim"):
+        report = told(copied(claim(node="n-a", volume="v"), kind, "old"), volume("b"))
+        assert report.reason.code == "Copied"
+        assert f"in pool pool-b and can be used from zone b: it is a copy of {kind} old" in (
+            report.reason.message
+        )
+
+
+def test_a_copy_that_waits_is_told_by_its_source() -> None:
+    """It would get the pool of its source; a source that is not known is not guessed."""
+    old = structs.replace(claim(volume="v"), metadata=ObjectMeta(name="old", namespace="shop"))
+    new = copied(claim("64Mi", node="n-a"), "PersistentVolumeClaim", "old")
+    claims = {one.key: one for one in (old, new)}
+    report = told(new, volume("b", size="64Mi"), claims=claims)
+    assert report.reason.code == "NotYetMade"
+    assert "would take pool pool-b" in report.reason.message
+    snapshot = copied(claim(node="n-a"), "VolumeSnapshot", "old")
+    assert told(snapshot).reason.code == "SourceUnknown"
 
 
 def test_what_must_come_first_is_said() -> None:

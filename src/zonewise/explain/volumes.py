@@ -25,6 +25,7 @@ from zonewise.api.objects.storage import (
     PersistentVolume,
     PersistentVolumeClaim,
     StorageClass,
+    TypedReference,
 )
 from zonewise.api.reason import Reason
 from zonewise.api.values import quantity
@@ -34,7 +35,13 @@ from zonewise.storage.configuration import StorageConfiguration
 from zonewise.storage.domains import DomainLabels, short
 from zonewise.storage.errors import StorageError
 from zonewise.storage.parameters import parse_parameters
-from zonewise.storage.placement import Placement, PlacementRequest, Tried, place
+from zonewise.storage.placement import (
+    Placement,
+    PlacementRequest,
+    PlacementSource,
+    Tried,
+    place,
+)
 from zonewise.storage.pools import Pool, pools_of
 from zonewise.storage.provisioning import accessibility_requirement
 
@@ -163,6 +170,10 @@ def _placed(
     plain = replace(blank, reason=Reason(code="Placed", message=text))
     if claim is None or made_by is None:
         return plain
+    if (source := _source(claim)) is not None:
+        why = f"{text}: it is a copy of {source.kind} {source.name}, and a copy stays in the domain"
+        why += " of its source unless its class says crossDomain: copy"
+        return replace(blank, reason=Reason(code="Copied", message=why))
     again = _decided(cluster, claim, made_by, without=volume.metadata.name)
     if isinstance(again, Reason):
         return plain
@@ -278,6 +289,16 @@ def _decided(
             " pools are not known here",
             fix="Give the ConfigMap zonewise-system/csi too, if the driver is Zonewise's.",
         )
+    origin = None
+    if (source := _source(claim)) is not None:
+        origin = _source_place(cluster, configuration, claim.metadata.namespace, source)
+        if origin is None:
+            return Reason(
+                code="SourceUnknown",
+                message=f"claim {claim.metadata.name} has no volume: it is a copy of {source.kind}"
+                f" {source.name}, whose pool is not known here, and stays in that pool's domain",
+                fix="See what the provisioner said last.",
+            )
     labels = _labels(cluster, made_by.provisioner)
     try:
         told = accessibility_requirement(
@@ -302,11 +323,33 @@ def _decided(
         requirement=told,
         policy=parameters.placement,
         default_pool=default[0] if default else None,
+        source=origin,
         cross_domain=parameters.cross_domain,
         seed=f"pvc-{claim.metadata.uid}",
     )
     promised = _promised(cluster, without)
     return place(request, [_used(pool, promised) for pool in pools], labels)
+
+
+def _source(claim: PersistentVolumeClaim) -> TypedReference | None:
+    """What a claim is a copy of."""
+    return claim.spec.data_source_ref or claim.spec.data_source
+
+
+def _source_place(
+    cluster: VolumeCluster,
+    configuration: StorageConfiguration,
+    namespace: str,
+    source: TypedReference,
+) -> PlacementSource | None:
+    """The pool of a claim that is copied; None if it is not known, as that of a snapshot is not."""
+    claim = cluster.claims.get((namespace, source.name))
+    if source.kind != "PersistentVolumeClaim" or claim is None:
+        return None
+    volume = cluster.volumes.get(claim.spec.volume_name)
+    made = volume.spec.csi if volume is not None else None
+    pool = configuration.pool(made.volume_attributes.get("pool", "")) if made is not None else None
+    return PlacementSource(pool.name, pool.segments) if pool is not None else None
 
 
 def _promised(cluster: VolumeCluster, without: str) -> dict[str, int]:
