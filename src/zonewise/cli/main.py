@@ -136,7 +136,8 @@ def _run(program: str, arguments: list[str]) -> int:
 
         return shell_complete(group, {}, "zonewise", "_ZONEWISE_COMPLETE", instruction)
     try:
-        with group.make_context(program, arguments) as context:
+        # Colours of others are shown by the screen; click would drop them where no terminal is.
+        with group.make_context(program, arguments, color=True) as context:
             code = group.invoke(context)
     except click.exceptions.Exit as end:
         return end.exit_code

@@ -320,6 +320,20 @@ def test_colours_are_ours_alone(
         harmless(result.err)
 
 
+def test_a_name_is_the_same_in_sentences_and_tables(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where no terminal is, too, a colour in a name is shown, so that it is nobody else's name."""
+    name = "a\x1b[31m"
+    pod = {"metadata": {"name": name, "namespace": "n"}, "spec": {}}
+    file = tmp_path / "dump.json"
+    file.write_text(json.dumps({"apiVersion": "v1", "kind": "Pod", **pod}))
+    sentence = here(capsys, "explain", "pod", name, "-n", "n", "-f", file)
+    table = here(capsys, "explain", "pods", "-n", "n", "-f", file)
+    assert sentence.out.startswith("Pod n/a\\x1b[31m ")
+    assert "a\\x1b[31m" in table.out
+
+
 def test_what_a_dump_says_of_itself_is_shown_safely(tmp_path: Path, dump: Path) -> None:
     """``up -f`` tells in a table what it leaves out, kinds and reasons as they are written."""
     done = _up(tmp_path, "-f", dump)
