@@ -375,6 +375,24 @@ def test_no_scale(api: Api) -> None:
         api.note("message", answer.body.get("message", ""))
 
 
+def test_scales_of_others(api: Api) -> None:
+    """What is put to a scale is of this object and this version; what a patch makes is a Scale."""
+    path = f"{api.group('apps/v1')}/deployments"
+    spec = {"selector": SELECTOR, "template": TEMPLATE, "replicas": 1}
+    api.made(path, {"metadata": {"name": "a"}, "spec": spec})
+    for number, meta in enumerate(
+        ({"uid": "u"}, {"resourceVersion": "x"}, {"resourceVersion": "1"}, {"resourceVersion": "0"})
+    ):
+        body = {"metadata": {"name": "a", **meta}, "spec": {"replicas": number}}
+        api.put(f"{path}/a/scale", body)
+    api.put(f"{path}/none/scale", {})
+    for replicas in ("3", 1.5, 99999999999):
+        api.patch(f"{path}/a/scale", {"spec": {"replicas": replicas}})
+    scale = {"apiVersion": "autoscaling/v1", "kind": "Scale", "spec": {"replicas": 5}}
+    api.apply(f"{path}/a/scale", {**scale, "metadata": {"name": "b"}})
+    api.get(f"{path}/a")
+
+
 def test_beyond_subresources(api: Api) -> None:
     """A path that goes on after a subresource is nobody's."""
     path = f"{api.group('apps/v1')}/deployments"

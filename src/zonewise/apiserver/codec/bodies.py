@@ -270,7 +270,7 @@ def typed(kind: str, value: Obj) -> Obj:
     try:
         return validation.accept(_loose_type(kind), value, strict=False).value
     except WrongType as error:
-        raise status_errors.bad_request(f"the outcome is not a {kind}: {error}") from None
+        raise status_errors.invalid_patch(encode_plain(value).decode(), str(error)) from None
 
 
 def _unpacked_any(body: bytes, kind: str) -> Obj:

@@ -21,7 +21,7 @@ from zonewise.apiserver.handlers import ownership
 from zonewise.apiserver.handlers.patching import Patcher, check_options
 from zonewise.apiserver.handlers.reading import Reader
 from zonewise.apiserver.handlers.router import Verb
-from zonewise.apiserver.handlers.update_checks import check_identity
+from zonewise.apiserver.handlers.update_checks import check_identity, check_version
 from zonewise.apiserver.handlers.writing import Writer, Written
 from zonewise.apiserver.registry import Registry, Served
 from zonewise.apiserver.request import negotiation, status_errors
@@ -175,6 +175,7 @@ class Subresources:
         """PUT of ``scale``."""
         scale = bodies.read_any(call, "Scale")
         self._check_scale(scale)
+        check_identity(served, target, scale.setdefault("metadata", {}))
         return await self._rescale(call, served, target, lambda _: scale, again=False)
 
     def _check_scale(self, body: Obj) -> None:
@@ -222,7 +223,7 @@ class Subresources:
             _put(config, served.rules.scale_paths[0], _size(target.name, replicas))
 
         def scaled(obj: Obj) -> Obj:
-            return ownership.applied(
+            result = ownership.applied(
                 served,
                 bodies.copied(config),
                 obj,
@@ -231,6 +232,8 @@ class Subresources:
                 force=call.flag("force"),
                 subresource="scale",
             )
+            check_identity(served, target, {"name": target.name, **(scale.get("metadata") or {})})
+            return result
 
         written = await self._writer.change(
             call, served, target, scaled, subresource="scale", own=False
@@ -257,9 +260,9 @@ class Subresources:
             scale = bodies.typed("Scale", change(scale_of(served, obj)))
             meta = scale.get("metadata") or {}
             check_identity(served, target, meta)
-            version = meta.get("resourceVersion")
-            if version and version != obj["metadata"]["resourceVersion"]:
-                raise status_errors.conflict(served.kind.resource, target.name)
+            if meta.get("resourceVersion", "0") in {"", "0"}:  # whatever its size was
+                meta["resourceVersion"] = obj["metadata"]["resourceVersion"]
+            check_version(served, target.name, meta, obj["metadata"], put=not again)
             return sized(obj, scale)
 
         def sized(obj: Obj, scale: Obj) -> Obj:
