@@ -117,10 +117,23 @@ class BudgetStanding:
             None,
         )
 
-    def settled(self, domain_counts: DomainCounts) -> dict[str, int]:
-        """The baseline that agrees with the existing pods (rule 6)."""
+    def settled(self, domain_counts: DomainCounts, owners: Owners) -> dict[str, int]:
+        """The baseline that agrees with the existing pods (rule 6).
+
+        Of all that are equally near it is the one without the pods that a StatefulSet is scaled
+        down by: the set cannot delete others in their place, and would wait for them forever.
+        """
         known = self.budget.baseline or {}
-        return baselines.settled(self.asked, known, domain_counts.present, self.domains)
+        present = domain_counts.present
+        if sum(present.values()) > self.asked:
+            kept = present - Counter(
+                place.domain
+                for pod, place in domain_counts.pods.values()
+                if place.present and owners.dispensable(pod)
+            )
+            if sum(kept.values()) >= self.asked:
+                present = kept
+        return baselines.settled(self.asked, known, present, self.domains)
 
     @property
     def uncovered(self) -> int:

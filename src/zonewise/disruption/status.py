@@ -22,6 +22,7 @@ from zonewise.api.reason import Reason
 from zonewise.disruption.budget import POD_BUDGET, Budget
 from zonewise.disruption.domain_counts import DomainCounts
 from zonewise.disruption.grouping import ELSEWHERE
+from zonewise.disruption.owners import Owners
 from zonewise.disruption.standing import BudgetStanding
 
 ALLOWED = "DisruptionAllowed"
@@ -39,7 +40,7 @@ class Baseline:
 
 
 def baseline_of(
-    standing: BudgetStanding, domain_counts: DomainCounts, *, at_rest: bool
+    standing: BudgetStanding, domain_counts: DomainCounts, owners: Owners, *, at_rest: bool
 ) -> Baseline:
     """The baseline after this count."""
     budget = standing.budget
@@ -49,7 +50,7 @@ def baseline_of(
         fitted = {name: domain.baseline for name, domain in standing.domains.items()}
         return Baseline(fitted, fresh=True)
     if at_rest:
-        return Baseline(standing.settled(domain_counts), fresh=False)
+        return Baseline(standing.settled(domain_counts, owners), fresh=False)
     return Baseline(None, fresh=False)
 
 

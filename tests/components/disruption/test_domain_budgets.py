@@ -11,7 +11,7 @@ import yaml
 from tests.embedded.virtual_cluster import until
 from tests.embedded.whole_cluster import settled, whole
 
-from zonewise.api import Deployment, DisruptionLedger, Pod, PodDisruptionBudget
+from zonewise.api import Deployment, DisruptionLedger, Pod, PodDisruptionBudget, StatefulSet
 from zonewise.api.errors import Invalid, TooManyRequests
 from zonewise.api.objects.budgets import TopologyDisruptionBudget
 from zonewise.api.objects.pod_state import active, ready
@@ -202,6 +202,53 @@ async def test_story_4_scaling_down_keeps_the_spread() -> None:
         zones = Counter(zone for zone, _ in (await images(cluster)).elements())
         assert sum(zones.values()) == 4
         assert max(zones.values()) - min(zones[zone] for zone in "abc") <= 1
+
+
+@pytest.mark.parametrize("limit", [{"minAvailable": "50%"}, {"maxUnavailable": 0}])
+async def test_a_stateful_set_is_scaled_down_where_its_pods_are(limit: Obj) -> None:
+    """Its highest ordinals go, though the zones they are in are expected to keep a pod: at rest,
+    expected is where those pods are that stay.
+    """
+    labels = {"app": "foo"}
+    zone = "topology.kubernetes.io/zone"
+    group = {
+        "apiVersion": "apps/v1",
+        "kind": "StatefulSet",
+        "metadata": {"name": "foo"},
+        "spec": {
+            "replicas": 3,
+            "serviceName": "foo",
+            "selector": {"matchLabels": labels},
+            "template": {
+                "metadata": {"labels": labels},
+                "spec": {
+                    "containers": [{"name": "c", "image": "c:1"}],
+                    "topologySpreadConstraints": [
+                        {
+                            "maxSkew": 1,
+                            "topologyKey": zone,
+                            "whenUnsatisfiable": "DoNotSchedule",
+                            "labelSelector": {"matchLabels": labels},
+                        }
+                    ],
+                },
+            },
+        },
+    }
+    budget = {
+        "apiVersion": "zonewise.io/v1alpha1",
+        "kind": "TopologyDisruptionBudget",
+        "metadata": {"name": "foo"},
+        "spec": {"selector": {"matchLabels": labels}, "topologyKeys": [zone], **limit},
+    }
+    async with whole([*NodeLayout().nodes(), group]) as cluster:
+        await settled(cluster)
+        await cluster.seeder.plant([budget])
+        await asyncio.sleep(5)
+        for replicas in (2, 1):
+            body = {"spec": {"replicas": replicas}}
+            await cluster.client.patch(StatefulSet, "foo", "default", body)
+            await settled(cluster)
 
 
 async def evict(cluster: EmbeddedCluster, name: str) -> bool:

@@ -238,7 +238,9 @@ class BudgetsController:
             self._greet(item, budget)
         rest.saw(domain_counts.moves, now)
         at_rest = rest.due(now)
-        known = statuses.baseline_of(standing, domain_counts, at_rest=at_rest)
+        known = statuses.baseline_of(
+            standing, domain_counts, namespace_budgets.owners, at_rest=at_rest
+        )
         if known.fresh or at_rest:
             rest.settled = now
         await self._wake(namespace_budgets, budget, standing)
