@@ -20,6 +20,8 @@ from tests.webhook.test_gate import request
 from zonewise.api import (
     DisruptionLedger,
     DomainRollout,
+    Node,
+    Object,
     Pod,
     ReplicaSet,
     StatefulSet,
@@ -27,8 +29,10 @@ from zonewise.api import (
     convert,
 )
 from zonewise.api.errors import ZonewiseError
+from zonewise.api.objects.apps import ReplicationController
 from zonewise.api.values import times
 from zonewise.apiserver.http.local_transport import LocalTransport
+from zonewise.components.workloads.jobs.views import Job
 from zonewise.controllers.budgets import BudgetsController
 from zonewise.controllers.rollouts import RolloutsController
 from zonewise.install import Installation, Obj, manifests
@@ -104,6 +108,24 @@ async def database(town: Field, owner: str, revision: str) -> None:
     await town.client.patch(Pod, "db-0", NS, {"status": ready}, subresource="status")
 
 
+async def unwatched(town: Field) -> list[Object]:
+    """Owners of pods that budgets read only where there are such pods."""
+    meta = {"name": "old", "namespace": NS}
+    labels = {"labels": {"app": "web"}}
+    pods = {"containers": [{"name": "c", "image": "c"}]}
+    once = {"template": {"spec": {**pods, "restartPolicy": "Never"}}}
+    kept = {
+        "replicas": 1,
+        "selector": labels["labels"],
+        "template": {"metadata": labels, "spec": pods},
+    }
+    return [
+        await town.client.create(convert(Job, {"metadata": meta, "spec": once})),
+        await town.client.create(convert(ReplicationController, {"metadata": meta, "spec": kept})),
+        await town.client.get(Node, "n-a"),
+    ]
+
+
 async def life(cluster: VirtualCluster, transport: Watched) -> None:
     """Everything budgets and rollouts ever do."""
     loop, rng = asyncio.get_running_loop(), random.Random(3)
@@ -150,6 +172,9 @@ async def life(cluster: VirtualCluster, transport: Watched) -> None:
         group = await town.client.get(StatefulSet, "db", NS)
         await database(town, group.metadata.uid, "2")
         await asyncio.sleep(10)
+        for owner in await unwatched(town):
+            await town.pod("a", owner=owner)
+        await asyncio.sleep(10)
     finally:
         work.cancel()
         await asyncio.gather(work, return_exceptions=True)
@@ -168,7 +193,10 @@ async def test_what_is_printed_is_enough() -> None:
         rollout = await cluster.client.get(DomainRollout, "db", NS)
         assert rollout.status.reason == "UpToDate"
         budgets = await cluster.client.list(TopologyDisruptionBudget, NS)
-        assert {one.metadata.name for one in budgets} == {"db-rollout", "web"}
+        assert {one.metadata.name: one.status.conditions[0].reason for one in budgets} == {
+            "db-rollout": "InsufficientPods",
+            "web": "SufficientPods",
+        }
         group = await cluster.client.get(StatefulSet, "db", NS)
         assert group.status.current_revision == "2"
 

@@ -289,7 +289,7 @@ def _unknown(budget: Budget, reference: Reference) -> Reason:
     return Reason(
         code=UNKNOWN_SCALE,
         message=f"how many pods {kind} {name} wants is not known: it, or who controls it, is not"
-        " there",
+        " there, or may not be read",
         object=f"{kind}/{namespace}/{name}",
         fix=f"Until it is, the budget {budget.name} allows no disruption.",
     )

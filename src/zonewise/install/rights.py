@@ -73,14 +73,16 @@ def _budgets(wanted: Installation) -> list[Obj]:
 
     Counting reads workloads and writes statuses; enforcing writes ledgers, marks pods, scales
     ReplicaSets down, and rolls out by domain: a budget for each rollout, evictions, the revision a
-    StatefulSet is at. The scale of custom owners is read: where such workloads exist, the
-    administrator grants that with an extra role.
+    StatefulSet is at. Jobs, nodes and ReplicationControllers are read if they own pods. For custom
+    owners the administrator grants that with an extra role.
     """
     if wanted.budgets == "off":
         return []
     ours = "zonewise.io"
     made = [
         _rule("apps", ["daemonsets", "deployments", "replicasets", "statefulsets"], _READ),
+        _rule("", ["nodes", "replicationcontrollers", "replicationcontrollers/scale"], ("get",)),
+        _rule("batch", ["jobs"], ("get",)),
         _rule("policy", ["poddisruptionbudgets"], _READ),
         _rule(ours, ["disruptionledgers", "topologydisruptionbudgets"], _READ),
         _rule(ours, ["topologydisruptionbudgets/status"], ("patch",)),
