@@ -205,6 +205,28 @@ def test_not_routed(spec: dict[str, Any]) -> None:
     assert routes(**spec).ports == ()
 
 
+@pytest.mark.parametrize(
+    ("port", "said"),
+    [
+        ({"port": 0}, "port 0/TCP is ignored: ports go from 1 to 65535"),
+        ({"port": 65_536}, "port 65536/TCP is ignored: ports go from 1 to 65535"),
+        (
+            {"port": 80, "nodePort": 99_999},
+            "port 80/TCP is ignored: its node port is 99999, ports go from 1 to 65535",
+        ),
+        (
+            {"port": 80, "protocol": "QUIC"},
+            "port 80/QUIC is ignored: its protocol is none of TCP, UDP, SCTP",
+        ),
+    ],
+)
+def test_a_port_that_is_none_is_ignored_with_its_reason(port: dict[str, Any], said: str) -> None:
+    """The note says what is wrong with the port: its number, its node port or its protocol."""
+    made = routes(ports=[{"name": "", "port": 81}, {"name": "b", **port}])
+    assert ways(made) == [("ClusterIP", "10.96.0.1", 81)]
+    assert [note.message for note in made.notes] == [said]
+
+
 def test_addresses_are_canonical() -> None:
     """Whatever Kubernetes reads as an address is written in one form, each once."""
     made = routes(

@@ -108,14 +108,22 @@ def _ports(service: Service, faults: list[str]) -> tuple[ServicePort, ...]:
     """The ports, each name and protocol once; of two the later one counts."""
     found: dict[tuple[str, str], ServicePort] = {}
     for port in service.spec.ports:
-        numbers = 0 < port.port <= PORT_LIMIT and 0 <= port.node_port <= PORT_LIMIT
-        if port.protocol in _PROTOCOLS and numbers:
-            found[port.name, port.protocol] = port
+        if fault := _port_fault(port):
+            faults.append(f"port {port.port}/{port.protocol[:16]} is ignored: {fault}")
         else:
-            faults.append(
-                f"port {port.port}/{port.protocol[:16]} is ignored: there is no such port"
-            )
+            found[port.name, port.protocol] = port
     return tuple(found.values())
+
+
+def _port_fault(port: ServicePort) -> str:
+    """What an API server would not have taken."""
+    if port.protocol not in _PROTOCOLS:
+        return f"its protocol is none of {', '.join(_PROTOCOLS)}"
+    if not 0 < port.port <= PORT_LIMIT:
+        return f"ports go from 1 to {PORT_LIMIT}"
+    if not 0 <= port.node_port <= PORT_LIMIT:
+        return f"its node port is {port.node_port}, ports go from 1 to {PORT_LIMIT}"
+    return ""
 
 
 def _ways(service: Service, family: Family, faults: list[str]) -> WaysIn | None:
