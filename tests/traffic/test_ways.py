@@ -227,6 +227,26 @@ def test_a_port_that_is_none_is_ignored_with_its_reason(port: dict[str, Any], sa
     assert [note.message for note in made.notes] == [said]
 
 
+def test_two_ports_with_one_number_are_one_way_in() -> None:
+    """The first port has the number, or the node port; the other is ignored, with a note."""
+    made = routes(
+        type="NodePort",
+        serves=[{"name": "a", "protocol": "TCP", "port": 8080}],
+        ports=[
+            {"name": "a", "port": 80, "nodePort": 30_001},
+            {"name": "b", "port": 80, "nodePort": 30_002},
+            {"name": "c", "port": 81, "nodePort": 30_001},
+            {"name": "d", "port": 80, "nodePort": 30_001, "protocol": "UDP"},
+        ],
+    )
+    assert [(port.name, port.protocol) for port in made.ports] == [("a", "TCP"), ("d", "UDP")]
+    assert [one.action for one in made.ports[0].routes] == ["dnat", "dnat"]
+    assert [note.message for note in made.notes] == [
+        "port 'b' is ignored: another one has port 80/TCP",
+        "port 'c' is ignored: another one has node port 30001/TCP",
+    ]
+
+
 def test_addresses_are_canonical() -> None:
     """Whatever Kubernetes reads as an address is written in one form, each once."""
     made = routes(

@@ -105,14 +105,29 @@ def entrance(service: Service) -> Entrance:
 
 
 def _ports(service: Service, faults: list[str]) -> tuple[ServicePort, ...]:
-    """The ports, each name and protocol once; of two the later one counts."""
+    """The ports, each name and protocol once: of two the later one counts."""
     found: dict[tuple[str, str], ServicePort] = {}
     for port in service.spec.ports:
         if fault := _port_fault(port):
             faults.append(f"port {port.port}/{port.protocol[:16]} is ignored: {fault}")
         else:
             found[port.name, port.protocol] = port
-    return tuple(found.values())
+    return tuple(_each_number_once(found.values(), faults))
+
+
+def _each_number_once(ports: Iterable[ServicePort], faults: list[str]) -> Iterator[ServicePort]:
+    """Of two ports with one number, which no API server takes, the first: one way in, one route."""
+    seen: set[tuple[str, str]] = set()
+    for port in ports:
+        numbers = {("port", f"{port.port}/{port.protocol}")}
+        if port.node_port:
+            numbers.add(("node port", f"{port.node_port}/{port.protocol}"))
+        if twice := seen & numbers:
+            had = " ".join(min(twice))
+            faults.append(f"port {port.name[:64]!r} is ignored: another one has {had}")
+        else:
+            seen |= numbers
+            yield port
 
 
 def _port_fault(port: ServicePort) -> str:
