@@ -196,7 +196,10 @@ def test_what_must_come_first_is_said() -> None:
     assert report.reason.message.endswith("for pod p: 0/2 nodes")
     assert volume_page(report).splitlines()[0].endswith("for pod p: 0/2 nodes.")
     assert told(claim(), classes={}).reason.code == "ClassMissing"
-    assert told(claim(volume="gone")).reason.code == "VolumeMissing"
+    missing = told(claim(volume="gone"), volume(name="other")).reason
+    assert missing.code == "VolumeMissing" and "its data is lost" in missing.fix
+    unread = told(claim(volume="gone")).reason
+    assert unread.code == "VolumeMissing" and "Give the PersistentVolumes too" in unread.fix
     assert told(claim(node="n-a"), configuration=None).reason.code == "PoolsUnknown"
     bad = {"zonal": storage_class(parameters={"colour": "blue"})}
     report = told(claim(node="n-a"), classes=bad)

@@ -48,6 +48,8 @@ from zonewise.storage.provisioning import accessibility_requirement
 SELECTED_NODE = "volume.kubernetes.io/selected-node"
 PREFIX = "csi.storage.k8s.io/"
 WAIT = "WaitForFirstConsumer"
+LOST = "Lost"
+"""The phase of a claim whose volume was deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +230,9 @@ def _first(
         return Reason(
             code="VolumeMissing",
             message=f"{name} names volume {claim.spec.volume_name}, which is not there",
-            fix="Restore the volume, or make the claim anew: its data is lost.",
+            fix="Restore the volume, or make the claim anew: its data is lost."
+            if cluster.volumes or blank.phase == LOST
+            else "Give the PersistentVolumes too, if there are any: no volume is known here.",
         )
     if made_by is None:
         what = (
