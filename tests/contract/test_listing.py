@@ -156,3 +156,21 @@ def test_tables_by_page(api: Api) -> None:
     event = next(iter(watch)).object
     assert event["kind"] == "Table"
     assert event["columnDefinitions"]
+
+
+def test_parameters(api: Api) -> None:
+    """Parameters of lists and watches are read, also those that make no difference."""
+    path = f"{api.core}/configmaps"
+    for query in (
+        {"timeoutSeconds": "x"},
+        {"timeoutSeconds": "-1"},
+        {"limit": "x"},
+        {"limit": "x", "watch": "1"},
+        {"timeoutSeconds": "x", "watch": "1"},
+        {"continue": "x", "watch": "1"},
+        {"resourceVersionMatch": "Exact", "watch": "1"},
+        {"resourceVersionMatch": "NotOlderThan", "watch": "1"},
+        {"resourceVersionMatch": "NotOlderThan", "continue": "x", "watch": "1"},
+    ):
+        answer = api.get(path, quiet=True, **query)
+        api.note(f"{query}", [answer.status, answer.causes if answer.status >= 400 else []])

@@ -355,6 +355,8 @@ def _extractor(served: Served) -> Callable[[bytes], dict[str, str]]:
 
 def _check_options(call: Call, *, watch: bool) -> None:
     query = call.query
+    for name in ("limit", "timeoutSeconds"):
+        call.number(name, signed=True)
     match, version = query.get("resourceVersionMatch", ""), query.get("resourceVersion", "")
     found: list[StatusCause] = []
     if "sendInitialEvents" in query:
@@ -376,6 +378,9 @@ def _check_options(call: Call, *, watch: bool) -> None:
                 "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided"
             )
             found.append(field_errors.forbidden("resourceVersionMatch", text))
+            if match != "NotOlderThan":
+                known = ("NotOlderThan",)
+                found.append(field_errors.unsupported("resourceVersionMatch", match, known))
         elif not version:
             text = "resourceVersionMatch is forbidden unless resourceVersion is provided"
             found.append(field_errors.forbidden("resourceVersionMatch", text))
@@ -387,6 +392,9 @@ def _check_options(call: Call, *, watch: bool) -> None:
         elif query.get("continue"):
             text = "resourceVersionMatch is forbidden when continue is provided"
             found.append(field_errors.forbidden("resourceVersionMatch", text))
+    if watch and query.get("continue"):
+        text = "resourceVersionMatch is forbidden when continue is provided"
+        found.append(field_errors.forbidden("resourceVersionMatch", text))
     if found:
         raise status_errors.invalid_options("ListOptions", found)
 
