@@ -55,6 +55,31 @@ def test_owner_references(api: Api) -> None:
     assert child.meta["ownerReferences"][0]["blockOwnerDeletion"] is True
 
 
+def test_owners_twice(api: Api) -> None:
+    """An owner that is named twice in the same words counts once, with a warning."""
+    path = f"{api.core}/configmaps"
+    one = {"apiVersion": "v1", "kind": "ConfigMap", "name": "o", "uid": "u-1"}
+    other = {**one, "uid": "u-2"}
+    for number, refs in enumerate(
+        ([one, one], [one, other, one, other, one], [one, {**one, "name": "p"}])
+    ):
+        made = api.create(path, {"metadata": {"name": f"a{number}", "ownerReferences": refs}})
+        api.note("warnings", made.warnings)
+    body = api.made(path, {"metadata": {"name": "b"}}, quiet=True).body
+    body["metadata"]["ownerReferences"] = [other, other]
+    api.note("warnings", api.put(f"{path}/b", body).warnings)
+    patch = {"metadata": {"ownerReferences": [one, one]}}
+    api.note("warnings", api.patch(f"{path}/b", patch).warnings)
+
+
+def test_odd_metadata(api: Api) -> None:
+    """A generation is no number below zero, and a dash alone is the start of no name."""
+    path = f"{api.core}/configmaps"
+    api.create(path, {"metadata": {"name": "a", "generation": -1}})
+    dash = api.create(path, {"metadata": {"generateName": "-"}}, quiet=True)
+    api.note("dash", [dash.status, dash.causes])
+
+
 def test_no_change(api: Api) -> None:
     """A write that changes nothing keeps the version, whichever way it is written."""
     path = f"{api.core}/configmaps"

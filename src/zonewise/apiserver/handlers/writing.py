@@ -100,6 +100,7 @@ class Writer:
         """Store a new object; ``own`` as in ``change``."""
         meta = obj.setdefault("metadata", {})
         update_checks.check_namespace(served, target, meta)
+        _take_owners_once(call, meta)
         context = self.context(call)
         base = meta.get("generateName", "")
         generated = bool(base) and not meta.get("name")
@@ -246,6 +247,7 @@ class Writer:
         meta = obj["metadata"]
         update_checks.check_identity(served, target, meta)
         update_checks.check_version(served, name, meta, old["metadata"], call.method == "PUT")
+        _take_owners_once(call, meta)
         bodies.fill_defaults(served, obj, old)
         if own:
             await settled(
@@ -426,3 +428,15 @@ class Writer:
 
 class OvertakenWrite(Conflict):
     """Another writer changed the object while this one waited for a webhook."""
+
+
+def _take_owners_once(call: Call, meta: Obj) -> None:
+    """Take out owner references that are there twice, with a warning."""
+    twice = metadata.owners_once(meta)
+    if twice:
+        when = " after mutating admission happens" if call.method == "PATCH" else ""
+        call.warnings.append(
+            f".metadata.ownerReferences contains duplicate entries{when}; API server dedups owner"
+            " references in 1.20+, and may reject such requests as early as 1.24; please fix your"
+            f" requests; duplicate UID(s) observed: {', '.join(twice)}"
+        )

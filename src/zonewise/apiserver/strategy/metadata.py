@@ -74,6 +74,20 @@ def carry(obj: Obj, old: Obj) -> None:
         meta.pop("generation", None)
 
 
+def owners_once(meta: Obj) -> list[str]:
+    """Take out owner references that are there twice; returns their uids."""
+    kept: list[Obj] = []
+    twice: list[str] = []
+    for owner in meta.get("ownerReferences") or ():
+        if owner in kept:
+            twice.append(owner.get("uid", ""))
+        else:
+            kept.append(owner)
+    if twice:
+        meta["ownerReferences"] = kept
+    return twice
+
+
 def object_faults(
     obj: Obj,
     *,
@@ -87,7 +101,7 @@ def object_faults(
     name, base = meta.get("name", ""), meta.get("generateName", "")
     if base:
         # The random end makes "web-" a good name, so the base is judged with a letter behind it.
-        masked = base[:-1] + "a" if base.endswith("-") else base
+        masked = base[:-1] + "a" if base.endswith("-") and len(base) > 1 else base
         found += [
             field_errors.invalid("metadata.generateName", base, text) for text in check_name(masked)
         ]
@@ -99,6 +113,9 @@ def object_faults(
         found.append(field_errors.required("metadata.namespace"))
     elif not namespaced and meta.get("namespace"):
         found.append(field_errors.forbidden("metadata.namespace", "not allowed on this type"))
+    if meta.get("generation", 0) < 0:
+        text = "must be greater than or equal to 0"
+        found.append(field_errors.invalid("metadata.generation", meta["generation"], text))
     if meta.get("labels"):
         found += label_faults("metadata.labels", meta["labels"])
     if meta.get("annotations"):
