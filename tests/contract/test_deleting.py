@@ -165,3 +165,12 @@ def test_missing_namespace(api: Api) -> None:
     api.get(f"/api/v1/namespaces/{api.ns}")
     body = {"metadata": {"name": api.ns}, "spec": {"finalizers": ["zonewise.io/test"]}}
     api.put(f"/api/v1/namespaces/{api.ns}/finalize", body)
+
+
+def test_dry_twice(api: Api) -> None:
+    """Who says twice that nothing is to happen is understood."""
+    path = f"{api.core}/configmaps"
+    api.made(path, {"metadata": {"name": "a"}})
+    api.delete(f"{path}/a", {"dryRun": ["All", "All"]})
+    api.delete(f"{path}/a", {"dryRun": ["All", "Some"]})
+    api.get(f"{path}/a")

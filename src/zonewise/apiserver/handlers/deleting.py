@@ -91,7 +91,7 @@ def options_of(raw: Obj) -> DeleteOptions:
     if policy and policy not in POLICIES:
         found.append(field_errors.unsupported("propagationPolicy", policy, (*POLICIES, "nil")))
     dry = raw.get("dryRun") or []
-    if dry not in ([], ["All"]):
+    if any(one != "All" for one in dry):
         found.append(field_errors.unsupported("dryRun", dry, ("All",)))
     if found:
         raise status_errors.invalid_options("DeleteOptions", found)
