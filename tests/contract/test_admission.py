@@ -229,3 +229,21 @@ def test_pod_subresources(api: Api) -> None:
     api.patch(path, {"spec": {"activeDeadlineSeconds": 9}})
     resize = {"spec": {"containers": [{"name": "app", "resources": {"requests": {"cpu": "1"}}}]}}
     api.patch(f"{path}/resize", resize, "strategic")
+
+
+def test_families(api: Api) -> None:
+    """Two families are no single stack."""
+    for number, families in enumerate((["IPv4"], ["IPv4", "IPv6"], ["IPv4", "IPv4"])):
+        spec = {
+            "ports": [{"port": 80}],
+            "ipFamilyPolicy": "SingleStack",
+            "ipFamilies": families,
+        }
+        api.create(f"{api.core}/services", {"metadata": {"name": f"a{number}"}, "spec": spec})
+
+
+def test_log_of_a_pod_without_a_node(api: Api) -> None:
+    """It is empty: nothing runs yet."""
+    api.made(f"{api.core}/pods", {"metadata": {"name": "a"}, "spec": POD_SPEC}, quiet=True)
+    answer = api.get(f"{api.core}/pods/a/log")
+    assert (answer.status, answer.text) == (204, b"")

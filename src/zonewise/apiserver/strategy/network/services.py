@@ -178,6 +178,12 @@ class ServiceRules(Rules):
         elif policy == "RequireDualStack" and len(have) < 2 and known and not open_headless:
             text = "this cluster is not configured for dual-stack services"
             found.append(field_errors.invalid("spec.ipFamilyPolicy", policy, text))
+        elif policy == "SingleStack" and len(set(families)) > 1:
+            text = (
+                "must be 'RequireDualStack' or 'PreferDualStack' when multiple IP families are"
+                " specified"
+            )
+            found.append(field_errors.invalid("spec.ipFamilyPolicy", policy, text))
         for index, family in enumerate(families):
             path = f"spec.ipFamilies[{index}]"
             if family not in {"IPv4", "IPv6"}:
