@@ -367,6 +367,24 @@ async def test_the_next_server_answers_for_a_dead_one() -> None:
             assert len(mute.asked) == 1
 
 
+async def test_a_server_whose_packet_was_lost_is_asked_again() -> None:
+    """Also if it is the only one; one that has answered is not."""
+    lost: list[dns.message.Message] = []
+
+    def second(query: dns.message.Message) -> dns.message.Message | bytes | None:
+        lost.append(query)
+        return says("A 198.51.100.7")(query) if len(lost) > 1 else None
+
+    async with other(second) as (late, _), other(says(rcode=dns.rcode.REFUSED)) as (bad, never):
+        servers = [late, bad]
+        forwarder = Forwarder(servers.copy, patience=0.05)
+        async with serving(names(forwards=forwarder)) as number:
+            assert texts(await udp(number, "www.example.com.")) == ["198.51.100.7"]
+    assert len(lost) == 2
+    assert lost[0].id != lost[1].id
+    assert len(never.asked) == 1
+
+
 async def test_a_server_that_fails_is_passed_by_and_its_code_told_if_all_do() -> None:
     """SERVFAIL of one is not the answer if another knows; if none does it is."""
     async with (

@@ -5,8 +5,9 @@ domains have servers of their own. A name of the cluster never gets here.
 
 *Failover.* The first server is asked; if it has not answered after ``PATIENCE`` the next is asked
 in parallel, and so on, and the first good answer wins. A server that fails at once (connection
-refused, SERVFAIL or REFUSED) is not waited for. Servers that failed lately are asked last. After
-``DEADLINE`` the answer is SERVFAIL, or a stale one.
+refused, SERVFAIL or REFUSED) is not waited for. Servers that failed lately are asked last. Those
+that stay silent are asked once more in the same order, because packets get lost. After ``DEADLINE``
+the answer is SERVFAIL, or a stale one.
 
 *Bounded*: so many questions at a time, and so many clients that wait for them; one more is SERVFAIL
 at once. The same question of many clients is forwarded once.
@@ -184,12 +185,15 @@ class Forwarder:
         loop = asyncio.get_running_loop()
         end = loop.time() + self._deadline
         waiting: set[asyncio.Task[Message]] = set()
-        left = list(servers)
+        left = [*servers, *servers]
         asked: dict[asyncio.Task[Message], Upstream] = {}
         try:
             while (left or waiting) and loop.time() < end:
                 if left:
                     upstream = left.pop(0)
+                    silent = any(asked[task] == upstream for task in waiting)
+                    if upstream in asked.values() and not silent:
+                        continue
                     task = asyncio.create_task(
                         ask(upstream, question, seconds=max(0.0, end - loop.time()))
                     )
