@@ -257,6 +257,15 @@ def test_wrong_topology_keys_are_told(tmp_path: Path, capsys: Capture) -> None:
     assert "'*' must be the last key" in found.err
 
 
+def test_notes_on_many_files_name_the_file(tmp_path: Path, capsys: Capture) -> None:
+    """Notes on the clusters of a folder say which one is meant, as the lines of output do."""
+    for name, keys in (("a.json", "*"), ("b.json", "*,zone")):
+        (tmp_path / name).write_text(json.dumps(listed(keyed(keys))))
+    found = here(capsys, "explain", "services", "-A", "-f", tmp_path, "-o", "jsonl")
+    assert found.err.startswith("b.json: Service ")
+    assert found.err.count("\n") == 1
+
+
 @pytest.mark.parametrize("client", ["bogus", "999.1.1.1", "shop/", "/web", "a/b/c", ""])
 def test_no_client(dump: Path, capsys: Capture, client: str) -> None:
     """What can be neither a pod nor an address is exit code 2."""

@@ -200,7 +200,7 @@ def _reports(
         for (place, _), service in sorted(source.cluster.services.items()):
             if namespace in (None, place):
                 report = explain_service(source.cluster, service)
-                _note(report)
+                _note(report, source.file)
                 yield source.file, report
 
 
@@ -233,6 +233,7 @@ def _print_many(sources: Sequence[_Source], namespace: str | None, output: str |
         click.echo(rendered(list(rows), output))
 
 
-def _note(report: ServiceReport) -> None:
+def _note(report: ServiceReport, file: str = "") -> None:
+    where = f"{file}: " if file else ""
     for note in report.notes:
-        click.echo(f"Service {report.namespace}/{report.service}: {note}", err=True)
+        click.echo(f"{where}Service {report.namespace}/{report.service}: {note}", err=True)
