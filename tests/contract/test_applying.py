@@ -102,3 +102,21 @@ def test_managed_fields_by_hand(api: Api) -> None:
     api.patch(path, {"metadata": {"managedFields": [{"manager": "x", "operation": "Nonsense"}]}})
     api.patch(path, {"metadata": {"managedFields": None}})
     api.apply(path, config("a", x="3"), "three")
+
+
+def test_items_without_keys(api: Api) -> None:
+    """An item of a list that leaves out its key has the key's default, as any other field."""
+    path = f"{api.group('apps/v1')}/deployments/a"
+    template = {"metadata": TEMPLATE["metadata"], "spec": {"containers": [{"image": "x"}]}}
+    body: Obj = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "a"}}
+    api.apply(path, {**body, "spec": {"selector": SELECTOR, "template": template}})
+    spec = {**TEMPLATE["spec"], "imagePullSecrets": [{}]}
+    template = {"metadata": TEMPLATE["metadata"], "spec": spec}
+    api.apply(path, {**body, "spec": {"selector": SELECTOR, "template": template}})
+    api.create(f"{api.core}/pods", {"metadata": {"name": "a"}, "spec": spec})
+
+
+def test_only_yaml(api: Api) -> None:
+    """An apply is sent as YAML, which JSON is too, under that name alone."""
+    path = f"{api.core}/configmaps/a"
+    api.ask("PATCH", path, config("a"), type="application/apply-patch+json", fieldManager="one")

@@ -117,6 +117,6 @@ def patch_format(content_type: str) -> Literal["json", "merge", "strategic", "ap
             return "merge"
         case "application/strategic-merge-patch+json":
             return "strategic"
-        case "application/apply-patch+yaml" | "application/apply-patch+json":
+        case "application/apply-patch+yaml":
             return "apply"
     raise status_errors.unsupported_media_type(PATCH_TYPES)

@@ -29,6 +29,7 @@ from zonewise.machinery.fields.fieldset import (
 from zonewise.machinery.schema.types import ANY, UNSET, Type
 
 ABSENT: Any = UNSET
+_ZEROS = {"string": "", "integer": 0, "boolean": False}
 LEAF: FieldsV1 = {}  # one for all: sets are never changed in place
 
 RAW = "io.k8s.apimachinery.pkg.runtime.RawExtension"  # untyped, and owned as one value
@@ -83,11 +84,7 @@ def element_of(kind: Type, item: Any) -> str:
     if not isinstance(item, dict):
         what = "a null" if item is None else "non-map"
         raise Mistyped(f"associative list with keys may not have {what} element")
-    known = kind.items.fields if kind.items is not None else {}
-    values = [
-        item[name] if name in item else known[name].default if name in known else ABSENT
-        for name in kind.keys
-    ]
+    values = [item[name] if name in item else _default(kind, name) for name in kind.keys]
     if ABSENT not in values:
         return keyed(kind.keys, *values)
     keys = [pair for pair in zip(kind.keys, values, strict=True) if pair[1] is not ABSENT]
@@ -98,6 +95,16 @@ def element_of(kind: Type, item: Any) -> str:
             "(and doesn't have default values for any key fields)"
         )
     return key_element(keys)
+
+
+def _default(kind: Type, key: str) -> Any:
+    """What an absent key of an item is: Kubernetes' own types publish a default for every key."""
+    known = kind.items.fields.get(key) if kind.items is not None else None
+    if known is None or kind.items is None:
+        return ABSENT
+    if known.default is UNSET and kind.items.name:
+        return _ZEROS.get(known.shape, ABSENT)
+    return known.default
 
 
 def elements_of(kind: Type, items: Sequence[Any]) -> list[str]:
