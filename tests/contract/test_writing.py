@@ -354,6 +354,15 @@ def test_strategic_patch(api: Api) -> None:
     api.patch(own, {"metadata": {"finalizers": ["zonewise.io/c"]}}, "strategic")
 
 
+def test_patched_kinds(api: Api) -> None:
+    """A merge patch may not make another kind of an object; a strategic one never does."""
+    path = f"{api.core}/configmaps"
+    api.made(path, {"metadata": {"name": "a"}})
+    for patch in ({"kind": "Pod"}, {"apiVersion": "v3"}, {"kind": None}):
+        for kind in ("merge", "strategic"):
+            api.patch(f"{path}/a", patch, kind)
+
+
 def test_dry_run_values(api: Api) -> None:
     """Only All is a dry run; anything else is refused."""
     path = f"{api.core}/configmaps"

@@ -25,6 +25,8 @@ from zonewise.machinery.text import jsontext
 
 Obj = dict[str, Any]
 
+KIND = ("kind", "apiVersion")
+
 
 class Patcher:
     """Patches objects of any kind."""
@@ -80,6 +82,7 @@ class Patcher:
                     result = mergepatch.apply(obj, patch)
                 else:
                     result = strategic.apply(obj, patch, served.kind.type)
+                    result |= {key: obj[key] for key in KIND}  # whatever the patch calls it
             except PatchFailed as error:
                 if format == "strategic":
                     raise status_errors.plain_failure(str(error)) from None
@@ -170,7 +173,7 @@ def _complain(call: Call, problems: tuple[str, ...]) -> None:
 
 
 def _check_kind(result: Obj, obj: Obj) -> None:
-    for key in ("kind", "apiVersion"):
+    for key in KIND:
         if result.get(key, obj.get(key)) != obj.get(key):
             raise status_errors.invalid_patch(_text(result), f"a patch may not change {key}")
 
