@@ -8,12 +8,23 @@ pod without one is not.
 from __future__ import annotations
 
 from zonewise.api.objects.pod import Pod, PodCondition
+from zonewise.api.values.numbers import integer
 
 FINISHED = frozenset({"Succeeded", "Failed"})
 """Phases that are not left again."""
 
 DISRUPTION_TARGET = "DisruptionTarget"
 """The type of the condition that says that a pod is about to be deleted, and why."""
+
+DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
+"""The annotation that says which pods of a ReplicaSet are deleted first."""
+
+
+def parse_deletion_cost(text: str) -> int | None:
+    """The number of 32 bits that an annotation holds: no plus sign, and no zeros in front."""
+    if text.startswith(("+", "0")) and text != "0":
+        return None
+    return integer(text, 32)
 
 
 def finished(pod: Pod) -> bool:

@@ -20,6 +20,7 @@ from typing import Any
 from zonewise.api import field_errors
 from zonewise.api.errors import ApiError, Conflict
 from zonewise.api.gates import FeatureGates
+from zonewise.api.values.numbers import natural
 from zonewise.apiserver.admission.admission import BODY, Admission, Attributes, SubresourceView
 from zonewise.apiserver.codec import bodies
 from zonewise.apiserver.conversion.versions import settled
@@ -183,7 +184,7 @@ class Writer:
         name = meta["name"]
         if context.dry_run and claimed:
             meta["resourceVersion"] = claimed  # it is neither read nor removed
-        elif claimed.isdigit() and int(claimed):
+        elif natural(claimed):
             raise status_errors.plain_failure(status_errors.VERSION_OF_NEW)
         if self._state.latest(served.storage, namespace, name) is not None:
             raise status_errors.already_exists(served.kind.resource, name)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable
 from typing import Any
 
+from zonewise.api.values.numbers import integer, natural
 from zonewise.machinery.cel.formatting import double_text
 from zonewise.machinery.cel.kinds import name_of
 from zonewise.machinery.cel.library import declare
@@ -54,9 +54,10 @@ def _(a: float) -> int:
 
 @declare("int(string) -> int")
 def _int_of_text(a: str) -> int:
-    if not re.fullmatch(r"[+-]?[0-9]+", a) or int(a) not in INT:
+    number = integer(a, 64)
+    if number is None:
         raise EvaluationError("type conversion error from 'string' to 'int'")
-    return int(a)
+    return number
 
 
 @declare("int(timestamp) -> int")
@@ -78,9 +79,10 @@ def _(a: float) -> UInt:
 
 @declare("uint(string) -> uint")
 def _uint_of_text(a: str) -> UInt:
-    if not re.fullmatch(r"[0-9]+", a) or int(a) not in UINT:
+    number = natural(a)
+    if number is None:
         raise EvaluationError("type conversion error from 'string' to 'uint'")
-    return UInt(a)
+    return UInt(number)
 
 
 @declare("double(int) -> double", "double(uint) -> double")

@@ -11,6 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from zonewise.api.errors import ParseError
 from zonewise.api.values import quantity
+from zonewise.api.values.numbers import natural
 from zonewise.machinery.cel.library import Run, declare
 from zonewise.machinery.cel.values import (
     INT,
@@ -221,16 +222,17 @@ def prefix(text: str) -> Prefix:
     """An address and a length."""
     head, slash, length = text.partition("/")
     value = address(head).value if slash else None
+    size = natural(length)
     if (
         value is None
-        or not (length.isascii() and length.isdigit())
+        or size is None
         or (length[0] == "0" and length != "0")
-        or int(length) > value.max_prefixlen
+        or size > value.max_prefixlen
     ):
         raise EvaluationError(
             f'network address parse error during conversion from string: "{text}"'
         )
-    return Prefix(value, int(length))
+    return Prefix(value, size)
 
 
 declare("isCIDR(string) -> bool")(_is(prefix))
@@ -293,8 +295,12 @@ def version(text: str, tolerant: bool = False) -> Semver:
     pre = (match[4] or "").split(".") if match and match[4] else []
     if match is None or any(part.isdigit() and part != "0" and part[0] == "0" for part in pre):
         raise EvaluationError(f"invalid semantic version {text!r}")
+    major, minor, patch = (natural(match[n]) for n in (1, 2, 3))
+    too_long = any(part.isdigit() and natural(part) is None for part in pre)
+    if major is None or minor is None or patch is None or too_long:
+        raise EvaluationError(f"invalid semantic version {text!r}")
     ranks = tuple((0, int(p), "") if p.isdigit() else (1, 0, p) for p in pre)
-    return Semver((int(match[1]), int(match[2]), int(match[3])), ranks)
+    return Semver((major, minor, patch), ranks)
 
 
 @declare("semver(string) -> semver", "semver(string, bool) -> semver")

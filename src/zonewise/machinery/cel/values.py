@@ -15,6 +15,8 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from typing import Any
 from zoneinfo import ZoneInfo
 
+from zonewise.api.values.numbers import natural
+
 SECOND = 1_000_000_000
 UNITS = {
     "ns": 1,
@@ -26,6 +28,9 @@ UNITS = {
     "m": 60 * SECOND,
     "h": 3600 * SECOND,
 }
+_PLACES = 18
+"""Decimal places of a duration that can matter."""
+
 _PART = re.compile(r"(\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h)")
 _INSTANT = re.compile(
     r"(\d{4})-(\d\d)-(\d\d)[Tt](\d\d):(\d\d):(\d\d)(?:\.(\d{1,9})\d*)?([Zz]|[+-]\d\d:\d\d)"
@@ -82,10 +87,11 @@ class Duration:
         for match in _PART.finditer(body):
             if match.start() != end:
                 break
-            total += (
-                Fraction(match[1].rstrip(".") if match[1][-1] == "." else match[1])
-                * UNITS[match[2]]
-            )
+            whole, _, part = match[1].partition(".")
+            number = natural(whole or "0")
+            if number is None:
+                break
+            total += (number + Fraction(f"0.{part[:_PLACES] or 0}")) * UNITS[match[2]]
             end = match.end()
         if body == "0":
             return cls(0)

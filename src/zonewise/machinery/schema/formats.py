@@ -15,6 +15,8 @@ from functools import partial
 from ipaddress import AddressValueError, IPv6Address
 from urllib.parse import urlsplit
 
+from zonewise.api.values.numbers import natural
+
 Check = Callable[[str], bool]
 
 _HOST = re.compile(
@@ -50,8 +52,8 @@ def is_ipv4(text: str) -> bool:
     """Dotted decimal, leading zeros allowed, or IPv6 with such an end."""
     if ":" in text:
         return "." in text and is_ipv6(text)
-    parts = text.split(".")
-    return len(parts) == 4 and all(p.isascii() and p.isdigit() and int(p) < 256 for p in parts)
+    numbers = [natural(part) for part in text.split(".")]
+    return len(numbers) == 4 and all(one is not None and one < 256 for one in numbers)
 
 
 def is_ipv6(text: str) -> bool:

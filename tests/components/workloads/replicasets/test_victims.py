@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from zonewise.api.codec import convert
 from zonewise.api.objects.pod import Pod
+from zonewise.api.objects.pod_state import DELETION_COST
 from zonewise.api.values import times
-from zonewise.components.workloads.replicasets.victims import COST, deletion_cost, ranked
+from zonewise.components.workloads.replicasets.victims import deletion_cost, ranked
 
 NOW = times.parse("2026-01-02T00:00:00Z").timestamp()
 
@@ -29,7 +30,7 @@ def pod(name: str, **features: Any) -> Pod:
                 "name": name,
                 "uid": features.get("uid", name),
                 "creationTimestamp": features.get("created", "2026-01-01T23:00:00Z"),
-                "annotations": {COST: features["cost"]} if "cost" in features else {},
+                "annotations": {DELETION_COST: features["cost"]} if "cost" in features else {},
             },
             "spec": {"nodeName": features.get("node", "n1")},
             "status": {

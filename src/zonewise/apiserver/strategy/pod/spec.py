@@ -11,6 +11,7 @@ import re
 
 from zonewise.api import field_errors
 from zonewise.api.errors import StatusCause
+from zonewise.api.objects.pod_state import DELETION_COST, parse_deletion_cost
 from zonewise.api.values import names
 from zonewise.apiserver.strategy import metadata
 from zonewise.apiserver.strategy.base import Faults, Obj
@@ -29,7 +30,6 @@ DNS_POLICIES = ("ClusterFirst", "ClusterFirstWithHostNet", "Default", "None")
 PREEMPTION_POLICIES = ("Never", "PreemptLowerPriority")
 LONGEST_DEADLINE = 2**31 - 1
 MIRROR = "kubernetes.io/config.mirror"
-DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 SECCOMP_POD = "seccomp.security.alpha.kubernetes.io/pod"
 SECCOMP_CONTAINER = "container.seccomp.security.alpha.kubernetes.io/"
 APPARMOR = "container.apparmor.security.beta.kubernetes.io/"
@@ -41,7 +41,6 @@ ADDRESS = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"
 _SEARCH = re.compile(
     r"_?[a-z0-9]([-_a-z0-9]*[a-z0-9])?(\._?[a-z0-9]([-_a-z0-9]*[a-z0-9])?)*\Z", re.ASCII
 )
-_COST = re.compile(r"0\Z|-?[1-9][0-9]*\Z|-0\Z", re.ASCII)
 
 
 def template_faults(template: Obj, path: str) -> Faults:
@@ -311,7 +310,7 @@ def annotation_faults(annotations: dict[str, str], spec: Obj, path: str) -> Faul
         text = "must set spec.nodeName if mirror pod annotation is set"
         found.append(field_errors.invalid(f"{path}[{MIRROR}]", annotations[MIRROR], text))
     cost = annotations.get(DELETION_COST)
-    if cost is not None and (not _COST.match(cost) or not -(2**31) <= int(cost) < 2**31):
+    if cost is not None and parse_deletion_cost(cost) is None:
         found.append(
             field_errors.invalid(f"{path}[{DELETION_COST}]", cost, "must be a 32bit integer")
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 from zonewise.api import field_errors
+from zonewise.api.values.numbers import natural
 from zonewise.apiserver.strategy import metadata
 from zonewise.apiserver.strategy.base import Faults, Obj
 from zonewise.apiserver.strategy.numbers import count_faults
@@ -140,10 +141,10 @@ def read_indexes(text: str, wanted: int) -> tuple[int, str]:
     last = -1
     for piece in text.split(","):
         first, *ends = piece.split("-")
-        numbers = [first, *ends]
-        if len(numbers) > 2 or not all(one.isascii() and one.isdigit() for one in numbers):
+        numbers = [natural(one) for one in (first, *ends)]
+        start, end = numbers[0], numbers[-1]
+        if len(numbers) > 2 or start is None or end is None:
             return total, f"invalid interval {piece!r}"
-        start, end = int(numbers[0]), int(numbers[-1])
         if start >= wanted or end >= wanted:
             return total, f"too large index: {piece!r}"
         if len(numbers) == 2 and start >= end:

@@ -6,6 +6,7 @@ from typing import Any
 
 from zonewise.api import field_errors
 from zonewise.api.values import names
+from zonewise.api.values.numbers import natural
 from zonewise.apiserver.strategy.base import Faults, Obj, Rules, StrategyContext
 from zonewise.apiserver.strategy.numbers import count_faults, portion_faults, size, too_much
 from zonewise.apiserver.strategy.pod.spec import template_faults
@@ -226,7 +227,7 @@ class DaemonSetRules(Rules):
 
 def _template_generation(obj: Obj) -> int:
     text = (obj["metadata"].get("annotations") or {}).get(TEMPLATE_GENERATION, "0")
-    return int(text) if text.isascii() and text.isdigit() else 0
+    return natural(text) or 0
 
 
 def _count_template(obj: Obj, number: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from zonewise.api.objects.pod import Pod
+from zonewise.api.values.numbers import natural
 
 INDEX = "batch.kubernetes.io/job-completion-index"
 
@@ -14,8 +15,9 @@ def parse(text: str | None, completions: int) -> frozenset[int]:
     found: set[int] = set()
     for part in (text or "").split(","):
         first, _, last = part.partition("-")
-        if first.isdecimal() and (last or first).isdecimal():
-            found.update(range(int(first), min(int(last or first) + 1, completions)))
+        start, end = natural(first), natural(last or first)
+        if start is not None and end is not None:
+            found.update(range(start, min(end + 1, completions)))
     return frozenset(found)
 
 

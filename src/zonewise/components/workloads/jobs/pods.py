@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from zonewise.api.objects.pod import Pod
 from zonewise.api.objects.pod_state import readiness, ready_since
 from zonewise.api.values import times
+from zonewise.api.values.numbers import natural
 from zonewise.components.workloads.jobs.completion_indexes import index_of
 
 TRACKING = "batch.kubernetes.io/job-tracking"
@@ -72,7 +73,7 @@ def order(pod: Pod) -> int:
 def number(pod: Pod, annotation: str) -> int:
     """The number in an annotation; 0 if there is none."""
     text = pod.metadata.annotations.get(annotation, "")
-    return int(text) if text.isdecimal() and text.isascii() else 0
+    return natural(text) or 0
 
 
 def later(pod: Pod, than: Pod) -> bool:

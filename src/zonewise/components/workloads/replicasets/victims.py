@@ -15,18 +15,15 @@ room where the new ones are. For a ReplicaSet without an owner this does not cou
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cmp_to_key
 
 from zonewise.api.objects.pod import Pod
-from zonewise.api.objects.pod_state import active, ready_since
+from zonewise.api.objects.pod_state import DELETION_COST, active, parse_deletion_cost, ready_since
 from zonewise.api.values import times
 
-COST = "controller.kubernetes.io/pod-deletion-cost"
-_COST = re.compile(r"0|[1-9]\d{0,9}|-\d{1,10}", re.ASCII)
 _PHASES = {"Pending": 0, "Unknown": 1}
 _NEVER = -1
 
@@ -43,11 +40,7 @@ def ranked(pods: Iterable[Pod], *, related: Iterable[Pod] = (), now: float) -> l
 
 def deletion_cost(pod: Pod) -> int:
     """A pod's deletion cost by its annotation; 0 if that is not valid."""
-    text = pod.metadata.annotations.get(COST, "")
-    if not _COST.fullmatch(text):
-        return 0
-    cost = int(text)
-    return cost if -(2**31) <= cost < 2**31 else 0
+    return parse_deletion_cost(pod.metadata.annotations.get(DELETION_COST, "")) or 0
 
 
 @dataclass(frozen=True, slots=True)
