@@ -203,6 +203,8 @@ REFUSALS = {
     "no folder": (("--data", ""), "--data is empty"),
     "a port too high": (("--listen", "127.0.0.1:70000"), "ports go from 1 to 65535"),
     "no port": (("--listen", "here"), "is not ADDRESS:PORT"),
+    "no digit": (("--listen", "127.0.0.1:²"), "is not ADDRESS:PORT"),
+    "no end": (("--listen", f"127.0.0.1:{'9' * 5000}"), "is not ADDRESS:PORT"),
     "a bad zone": (("--zones", "A"), '"A" cannot be a zone'),
     "a zone twice": (("--zones", "a,a"), "named twice"),
     "no nodes": (("--nodes-per-zone", "0"), "there must be 1 to 10000 nodes"),

@@ -281,17 +281,19 @@ def _folder(data: str | None) -> Iterator[Path]:
 
 
 def _place(listen: str | None) -> tuple[str, int]:
+    from zonewise.api.values.numbers import natural
     from zonewise.runtime.config.egress import is_loopback
 
     if listen is None:
         return _LOOPBACK, 0
     host, colon, port = listen.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
-    if not colon or not host or not port.isdigit():
+    number = natural(port)
+    if not colon or not host or number is None:
         raise ConfigError(
             f"--listen {listen} is not ADDRESS:PORT; write it for example as 127.0.0.1:6443"
         )
-    if int(port) > _PORTS:
+    if number > _PORTS:
         raise ConfigError(f"--listen {listen} has no such port; ports go from 1 to {_PORTS}")
     if not is_loopback(host):
         click.echo(
@@ -299,7 +301,7 @@ def _place(listen: str | None) -> tuple[str, int]:
             " owns this cluster",
             err=True,
         )
-    return host, int(port)
+    return host, number
 
 
 def _kubelets(pod_start: str | None, stages: str | None) -> kubelet.KubeletSettings:

@@ -7,6 +7,7 @@ import socket
 from ipaddress import ip_address
 
 from zonewise.api.errors import ConfigError
+from zonewise.api.values.numbers import natural
 
 LISTEN = "127.0.0.1:9464"
 
@@ -22,10 +23,11 @@ def parse_listen(text: str, flag: str = "", example: str = LISTEN) -> tuple[str,
         valid = is_address(host)
     else:
         valid = ":" not in host
-    if not colon or not valid or not port.isascii() or not port.isdigit() or int(port) > 65535:
+    number = natural(port)
+    if not colon or not valid or number is None or number > 65535:
         said = f"{flag} {text[:100]!r}" if flag else repr(text[:100])
         raise ConfigError(f"{said} is not an address with a port; write it like {example}")
-    return host, int(port)
+    return host, number
 
 
 def is_address(text: str) -> bool:
