@@ -44,6 +44,7 @@ READER = "reader"
         ("--listen", "example.com:53"),
         ("--upstream", "nonsense"),
         ("--upstream", "10.0.0.1:99999"),
+        ("--upstream", f"10.0.0.1:{'9' * 5000}"),
         ("--ecs-from", "10.0.0.0/99"),
         ("--cluster-domain", "."),
         ("--cluster-domain", "in-addr.arpa"),

@@ -241,6 +241,16 @@ def test_a_grant_in_a_dump(ago: int, code: str, tmp_path: Path, capsys: Capture)
     assert rows["p"]["reason"]["code"] == code
 
 
+def test_a_version_of_thousands_of_digits(tmp_path: Path, capsys: Capture) -> None:
+    """It is no version of any server, and of no consequence."""
+    ledger: Item = {
+        "apiVersion": "zonewise.io/v1alpha1",
+        "kind": "DisruptionLedger",
+        "metadata": {"name": "zonewise", "namespace": "shop", "resourceVersion": "9" * 5000},
+    }
+    assert told(capsys, tmp_path, "budget", NODE, BUDGET, ledger).keys() == {"web"}
+
+
 def test_old_keys_are_told_beside_the_lines(story: str, capsys: Capture) -> None:
     """Programs read lines; that a label key is an old one is said on the other stream."""
     result = here(capsys, "explain", "budgets", "-A", "-f", story, "-o", "jsonl")

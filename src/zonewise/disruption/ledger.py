@@ -24,6 +24,7 @@ from zonewise.api.errors import ParseError
 from zonewise.api.objects.budgets import DisruptionLedger, DisruptionLedgerSpec, Grant
 from zonewise.api.objects.pod import Pod
 from zonewise.api.values import times
+from zonewise.api.values.numbers import natural
 from zonewise.disruption.budget import Budget
 
 GRANT_SECONDS = 120.0
@@ -106,4 +107,4 @@ def _moment(text: str) -> float:
 
 def order(version: str) -> int:
     """A resource version as the number it is."""
-    return int(version) if version.isascii() and version.isdigit() else 0
+    return natural(version) or 0

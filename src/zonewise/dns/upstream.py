@@ -17,6 +17,7 @@ import socket
 from dataclasses import dataclass
 
 from zonewise.api.errors import ConfigError, ZonewiseError
+from zonewise.api.values.numbers import natural
 from zonewise.dns.wire import (
     CD,
     MAX_SIZE,
@@ -60,11 +61,12 @@ class Upstream:
             port = rest.removeprefix(":") or port
         elif bare.count(":") == 1:
             host, _, port = bare.partition(":")
-        if not is_address(host) or not port.isdecimal() or not 0 < int(port) < 65_536:
+        number = natural(port) or 0
+        if not is_address(host) or not 0 < number < 65_536:
             raise ConfigError(
                 f"{flag} {text[:100]!r} is not the address of a server; write it like 10.0.0.53:53"
             )
-        return cls(host, int(port))
+        return cls(host, number)
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
