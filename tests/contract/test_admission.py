@@ -247,3 +247,15 @@ def test_log_of_a_pod_without_a_node(api: Api) -> None:
     api.made(f"{api.core}/pods", {"metadata": {"name": "a"}, "spec": POD_SPEC}, quiet=True)
     answer = api.get(f"{api.core}/pods/a/log")
     assert (answer.status, answer.text) == (204, b"")
+
+
+def test_nameless(api: Api) -> None:
+    """An eviction and a binding say whose they are, and so does who asks about a token."""
+    path = f"{api.core}/pods"
+    api.made(path, {"metadata": {"name": "a"}, "spec": POD_SPEC}, quiet=True)
+    for name in ("a", "none"):
+        api.create(f"{path}/{name}/eviction", {})
+        api.create(f"{path}/{name}/eviction", {"metadata": {"name": "b"}})
+        api.create(f"{path}/{name}/binding", {"target": {"name": "n"}})
+    assert api.get(f"{path}/a", quiet=True).status == 200
+    api.create("/apis/authentication.k8s.io/v1/tokenreviews", {"spec": {}})

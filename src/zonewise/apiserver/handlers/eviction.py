@@ -242,7 +242,7 @@ def _read(call: Call, target: Target) -> Obj:
         "policy/v1beta1",
     }:
         raise status_errors.bad_request("the body of an eviction must be an Eviction of policy/v1")
-    name = (value.get("metadata") or {}).get("name", target.name)
+    name = (value.get("metadata") or {}).get("name", "")
     if name != target.name:
         raise status_errors.bad_request(
             f"name in URL does not match name in Eviction object: {target.name} and {name}"

@@ -54,7 +54,7 @@ class Reviews:
         review = bodies.read(call, served)
         spec = review.get("spec") or {}
         if not spec.get("token"):
-            raise _refused(served, [field_errors.required("spec.token")])
+            raise status_errors.bad_request("token is required for TokenReview in authentication")
         try:
             user, audiences = self._authenticator.review(
                 spec["token"], tuple(spec.get("audiences") or ())

@@ -91,10 +91,10 @@ class Subresources:
         binding = bodies.read_any(call, "Binding")
         meta = binding.get("metadata") or {}
         node = (binding.get("target") or {}).get("name", "")
-        if meta.get("name", target.name) != target.name:
+        if meta.get("name", "") != target.name:
             raise status_errors.bad_request(
                 f"name in URL does not match name in Binding object: {target.name} and"
-                f" {meta.get('name')}"
+                f" {meta.get('name', '')}"
             )
         if not node:
             fault = field_errors.required("target.name")
