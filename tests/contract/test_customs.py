@@ -432,3 +432,46 @@ def test_nulls(api: Api) -> None:
     path = define(api, schema={"openAPIV3Schema": schema})
     answer = api.create(path, {**widget(api, "a"), "spec": {"n": "x"}})
     api.note("message", answer.body["message"])
+
+
+SELECTED = {"selectableFields": [{"jsonPath": ".spec.nothing"}]}
+COLUMN = {"additionalPrinterColumns": [{"name": "a", "type": "x", "jsonPath": "b"}]}
+
+
+@pytest.mark.parametrize(
+    ("spec", "version"),
+    [
+        ({"preserveUnknownFields": True}, {}),
+        ({}, SELECTED),
+        ({}, COLUMN),
+        ({}, {"subresources": {"scale": {}}}),
+    ],
+    ids=("preserved", "selected", "column", "scale"),
+)
+def test_definitions_refused(api: Api, spec: Obj, version: Obj) -> None:
+    """Definitions whose fields, columns or paths lead nowhere."""
+    group = f"{api.ns}.example"
+    schema = {"openAPIV3Schema": SCHEMA}
+    one = {"name": "v1", "served": True, "storage": True, "schema": schema, **version}
+    other = {"openAPIV3Schema": {**SCHEMA, "description": "another one"}}
+    more = {"name": "v2", "served": True, "storage": False, "schema": other}
+    names = {"plural": "widgets", "kind": "Widget"}
+    for versions in ([one], [one, more]):
+        body = {"group": group, "scope": "Namespaced", "names": names, "versions": versions, **spec}
+        api.create(
+            "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
+            {"metadata": {"name": f"widgets.{group}"}, "spec": body},
+            dryRun="All",
+        )
+
+
+def test_finalizers(api: Api) -> None:
+    """A finalizer that anybody could use is warned about once; an unknown subresource is none."""
+    path = define(api)
+    body = widget(api, "a")
+    body["metadata"]["finalizers"] = ["plain", "example.com/mine", "orphan"]
+    api.note("warnings", api.create(path, body).warnings)
+    for finalizers in (["plain", "other", "more"], ["plain"], []):
+        patch = {"metadata": {"finalizers": finalizers}}
+        api.note("warnings", api.patch(f"{path}/a", patch).warnings)
+    api.get(f"{path}/a/nothing")

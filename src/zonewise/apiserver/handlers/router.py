@@ -135,7 +135,7 @@ class Router:
             if target.rest and target.subresource != "proxy" and not served.custom:
                 raise status_errors.no_such_resource()
             if target.subresource not in known:
-                if served.custom and target.subresource in {"status", "scale"}:
+                if served.custom:
                     raise status_errors.not_found(served.kind.resource, target.name)
                 raise status_errors.no_such_resource()
             verbs = self._subresources.get((served.storage, target.subresource)) or (

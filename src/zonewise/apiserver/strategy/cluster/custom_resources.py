@@ -10,7 +10,7 @@ from zonewise.api import field_errors
 from zonewise.api.values import names
 from zonewise.apiserver.strategy.base import Faults, Obj, Rules, StrategyContext
 from zonewise.apiserver.strategy.cluster.webhooks import bundle_faults, client_faults, review_faults
-from zonewise.apiserver.strategy.metadata import CLEANUP
+from zonewise.apiserver.strategy.metadata import CLEANUP, STANDARD_FINALIZERS
 from zonewise.apiserver.strategy.warnings import format_warnings
 from zonewise.machinery.crd.schema_errors import version_faults
 
@@ -70,7 +70,14 @@ class DefinitionRules(Rules):
 
     def validate(self, obj: Obj, context: StrategyContext) -> Faults:
         """What is wrong with a definition."""
-        return self._validate(obj, check_bundle=False) + _approval_faults(obj, None)
+        found = self._validate(obj, check_bundle=False) + _approval_faults(obj, None)
+        if (obj.get("spec") or {}).get("preserveUnknownFields"):
+            text = (
+                "cannot set to true, set x-kubernetes-preserve-unknown-fields to true in"
+                " spec.versions[*].schema instead"
+            )
+            found.append(field_errors.invalid("spec.preserveUnknownFields", True, text))
+        return found
 
     def _validate(self, obj: Obj, *, check_bundle: bool) -> Faults:
         spec = obj.get("spec") or {}
@@ -144,6 +151,17 @@ class CustomRules(Rules):
                 scale.get("statusReplicasPath", ".status.replicas"),
                 scale.get("labelSelectorPath", ""),
             )
+
+    def warn(self, obj: Obj, old: Obj | None, context: StrategyContext) -> None:
+        """New finalizers whose names others could choose, too."""
+        before = old["metadata"].get("finalizers") or () if old is not None else ()
+        added = {*(obj["metadata"].get("finalizers") or ())}.difference(before)
+        for name in sorted(added - STANDARD_FINALIZERS):
+            if "/" not in name:
+                context.warnings.append(
+                    f'metadata.finalizers: "{name}": prefer a domain-qualified finalizer name to'
+                    " avoid accidental conflicts with other finalizer writers"
+                )
 
     def fields(self, obj: Obj) -> dict[str, str]:
         """The values of the selectable fields."""
@@ -251,8 +269,16 @@ def _version_faults(spec: Obj) -> Faults:
         if schema is None:
             text = "schemas are required"
             found.append(field_errors.required(f"{path}.schema.openAPIV3Schema", text))
-        found += _scale_faults(one, f"{path}.subresources")
-        found += _column_faults(one, f"{path}.additionalPrinterColumns")
+        for key, faults in (
+            ("subresources", _scale_faults),
+            ("additionalPrinterColumns", _column_faults),
+            ("selectableFields", _selectable_faults),
+        ):
+            # What is the same in all versions is said once, of the whole.
+            if any(one.get(key) != other.get(key) for other in versions or ()):
+                found += faults(one, f"{path}.{key}")
+            elif not index:
+                found += faults(one, f"spec.{key}")
     found += version_faults(spec)
     storing = [one for one in versions or () if one.get("storage")]
     if len(storing) != 1:
@@ -328,7 +354,24 @@ def _column_faults(version: Obj, path: str) -> Faults:
             text = "must be one of " + ",".join(FORMATS)
             found.append(field_errors.invalid(f"{at}.format", style, text))
         if not column.get("jsonPath"):
-            found.append(field_errors.required(f"{at}.jsonPath"))
+            found.append(field_errors.required(f"{at}.JSONPath"))
+        elif not column["jsonPath"].startswith("."):
+            text = "must be a simple json path starting with ."
+            found.append(field_errors.invalid(f"{at}.JSONPath", column["jsonPath"], text))
+    return found
+
+
+def _selectable_faults(version: Obj, path: str) -> Faults:
+    schema = (version.get("schema") or {}).get("openAPIV3Schema") or {}
+    found: Faults = []
+    for index, one in enumerate(version.get("selectableFields") or ()):
+        place = one.get("jsonPath", "")
+        below = schema
+        for part in place.removeprefix(".").split("."):
+            below = (below.get("properties") or {}).get(part) or {}
+        if place and not below:
+            text = "is an invalid path: does not refer to a valid field"
+            found.append(field_errors.invalid(f"{path}[{index}].jsonPath", place, text))
     return found
 
 
