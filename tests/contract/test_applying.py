@@ -120,3 +120,15 @@ def test_only_yaml(api: Api) -> None:
     """An apply is sent as YAML, which JSON is too, under that name alone."""
     path = f"{api.core}/configmaps/a"
     api.ask("PATCH", path, config("a"), type="application/apply-patch+json", fieldManager="one")
+
+
+def test_scaled_to_nothing(api: Api) -> None:
+    """A Scale of 0 says nothing of its size, so who writes it owns none; nobody else does."""
+    path = f"{api.group('apps/v1')}/deployments"
+    spec = {"selector": SELECTOR, "template": TEMPLATE, "replicas": 2}
+    body: Obj = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "a"}}
+    api.made(path, {**body, "spec": spec})
+    for replicas in (0, 3, 0):
+        api.patch(f"{path}/a/scale", {"spec": {"replicas": replicas}}, fieldManager="hand")
+        api.get(f"{path}/a")
+    api.apply(f"{path}/a", {**body, "spec": {"replicas": 4}}, "two")

@@ -55,8 +55,12 @@ def updated(
     served: Served, obj: Obj, old: Obj | None, *, manager: str, now: str, subresource: str = ""
 ) -> None:
     """Bring managedFields of ``obj``, which replaces ``old``, up to date."""
+    said = obj
+    if subresource == "scale" and not served.custom and not obj["spec"].get("replicas"):
+        # A Scale leaves out a size of 0, so nobody owns it.
+        said = {**obj, "spec": {key: obj["spec"][key] for key in obj["spec"] if key != "replicas"}}
     entries = managed_fields.updated(
-        write(served, manager=manager, now=now, subresource=subresource), old, obj
+        write(served, manager=manager, now=now, subresource=subresource), old, said
     )
     _set(obj, entries)
 
