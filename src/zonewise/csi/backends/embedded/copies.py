@@ -1,9 +1,8 @@
 """Copies of images and folders: complete or not at all.
 
 An image is filled as a file without a name (``O_TMPFILE``) and gets its name at the end, so a
-killed program leaves nothing. Blocks are shared where the file system can (reflink); else only what
-is written is copied and holes stay holes. Folders are filled under another name, which marks them
-as unfinished, and then renamed.
+killed program leaves nothing. Folders are filled under another name, which marks them as
+unfinished, and then renamed.
 """
 
 from __future__ import annotations
@@ -11,14 +10,14 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import shutil
-import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from zonewise.csi.backends.embedded import mounts
+from zonewise.csi.backends.embedded.file_data import NOT_HERE, copy_data
+from zonewise.csi.backends.embedded.trees import copy_tree, remove_tree
 from zonewise.csi.status import aborted
 
 MARK = "user.zonewise.name"
@@ -26,11 +25,8 @@ PARTIAL = ".partial"
 ALONE_SECONDS = 5.0
 """Callers wait ten."""
 
-_CLONE = 0x40049409
 _FREEZE = 0xC0045877
 _THAW = 0xC0045878
-_CHUNK = 16 << 20
-_NOT_HERE = (errno.EOPNOTSUPP, errno.EXDEV, errno.EINVAL, errno.ENOTTY, errno.ENOSYS)
 
 
 def make_image(file: Path, bytes: int, mark: str, source: Path | None) -> None:
@@ -42,7 +38,11 @@ def make_image(file: Path, bytes: int, mark: str, source: Path | None) -> None:
     descriptor = os.open(file.parent, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
     try:
         if source is not None:
-            _fill(descriptor, source)
+            origin = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                copy_data(origin, descriptor)
+            finally:
+                os.close(origin)
         os.ftruncate(descriptor, bytes)
         mark_image(descriptor, mark)
         # Only with a folder's descriptor does Python call linkat, which follows this link.
@@ -57,7 +57,7 @@ def mark_image(file: int | Path, mark: str) -> None:
     try:
         os.setxattr(file, MARK, mark.encode())
     except OSError as error:
-        if error.errno not in _NOT_HERE:
+        if error.errno not in NOT_HERE:
             raise
 
 
@@ -66,7 +66,7 @@ def read_mark(file: Path) -> str | None:
     try:
         return os.getxattr(file, MARK).decode(errors="replace")
     except OSError as error:
-        if error.errno in (errno.ENODATA, *_NOT_HERE):
+        if error.errno in (errno.ENODATA, *NOT_HERE):
             return None
         raise
 
@@ -81,18 +81,13 @@ def make_folder(folder: Path, mark: str, source: Path | None) -> None:
     if folder.exists():
         raise FileExistsError(errno.EEXIST, "exists", str(folder))
     partial = folder.with_name(folder.name + PARTIAL)
-    shutil.rmtree(partial, ignore_errors=True)
-    done = subprocess.run(
-        ["cp", "--archive", "--reflink=auto", "--no-target-directory", str(source), str(partial)],
-        capture_output=True,
-        text=True,
-        check=False,
-        stdin=subprocess.DEVNULL,
-    )
-    if done.returncode != 0:
-        shutil.rmtree(partial, ignore_errors=True)
-        number = errno.ENOSPC if "No space left" in done.stderr else errno.EIO
-        raise OSError(number, done.stderr.strip()[-300:], str(folder))
+    _remove_partial(partial)
+    try:
+        copy_tree(source, partial)
+    except OSError:
+        with suppress(OSError):
+            _remove_partial(partial)
+        raise
     mark_image(partial, mark)
     partial.rename(folder)
 
@@ -100,11 +95,15 @@ def make_folder(folder: Path, mark: str, source: Path | None) -> None:
 def remove_folder(folder: Path) -> None:
     """Remove a folder, also one that is not finished; it is unfinished from the first moment on."""
     partial = folder.with_name(folder.name + PARTIAL)
-    shutil.rmtree(partial, ignore_errors=True)
+    _remove_partial(partial)
     with suppress(FileNotFoundError):
         folder.rename(partial)
-    if partial.exists():
-        shutil.rmtree(partial)
+    _remove_partial(partial)
+
+
+def _remove_partial(partial: Path) -> None:
+    with suppress(FileNotFoundError):
+        remove_tree(partial)
 
 
 @contextmanager
@@ -176,37 +175,3 @@ def _thaw(descriptor: int) -> None:
 
 def _opened(target: Path) -> int:
     return os.open(target, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-
-
-def _fill(descriptor: int, source: Path) -> None:
-    origin = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        try:
-            fcntl.ioctl(descriptor, _CLONE, origin)
-        except OSError as error:
-            if error.errno not in _NOT_HERE:
-                raise
-            _copy(origin, descriptor)
-    finally:
-        os.close(origin)
-
-
-def _copy(origin: int, target: int) -> None:
-    end = os.fstat(origin).st_size
-    offset = 0
-    while offset < end:
-        try:
-            offset = os.lseek(origin, offset, os.SEEK_DATA)
-        except OSError as error:
-            if error.errno == errno.ENXIO:
-                break
-            raise
-        hole = os.lseek(origin, offset, os.SEEK_HOLE)
-        while offset < hole:
-            copied = os.copy_file_range(
-                origin, target, min(_CHUNK, hole - offset), offset_src=offset, offset_dst=offset
-            )
-            if copied == 0:
-                break
-            offset += copied
-    os.ftruncate(target, end)

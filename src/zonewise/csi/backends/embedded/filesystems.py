@@ -11,7 +11,6 @@ import os
 import shutil
 import subprocess
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from zonewise.csi.status import Code, CsiError
@@ -60,16 +59,6 @@ def size(file: Path) -> int:
         return os.lseek(descriptor, 0, os.SEEK_END)
     finally:
         os.close(descriptor)
-
-
-def taken(folder: Path) -> int:
-    """How much the files of a folder take."""
-    total = 0
-    for parent, _, files in os.walk(folder):
-        for name in files:
-            with suppress(FileNotFoundError):
-                total += Path(parent, name).lstat().st_blocks * 512
-    return total
 
 
 def require(file_system: str) -> None:

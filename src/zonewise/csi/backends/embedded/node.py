@@ -38,6 +38,7 @@ from zonewise.csi.backends.embedded import (
     links,
     loops,
     mounts,
+    trees,
 )
 from zonewise.csi.backends.embedded.pools import FORMATTING
 from zonewise.csi.status import Code, CsiError, invalid, not_found, precondition
@@ -208,7 +209,7 @@ class FolderNode:
         if entry.access == BLOCK:
             return Usage(total=filesystems.size(source), used=0, available=0)
         if entry.access == FOLDER:
-            used = filesystems.taken(source)
+            used = trees.disk_usage(source)
             return Usage(total=entry.bytes, used=used, available=max(0, entry.bytes - used))
         found = os.statvfs(path)
         unit = found.f_frsize

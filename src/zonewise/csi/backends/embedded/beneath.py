@@ -1,0 +1,105 @@
+"""Opening what is inside a volume, while its tenants change it.
+
+A tenant may put a link in the place of a folder at any moment, and a path that the kernel resolves
+after that leads wherever the link does, with our permissions. So whatever is inside a volume is
+opened from a descriptor of the volume's own folder, and no link is followed on the way: by
+``openat2``, which resolves a whole path under that rule, or, where the kernel or a container's
+filter lacks it, step by step with ``O_NOFOLLOW``.
+
+What was opened stays what it is. ``open_entry`` opens a name as whatever it is now, without reading
+it; ``path_of`` is a path to an open descriptor, for calls that take no descriptor.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import struct
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+PATH_LIMIT = 4096
+REPLACED = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+"""What opening a folder answers that is no longer there, or is something else now."""
+
+_OPENAT2 = 437
+_HOW = struct.Struct("=QQQ")
+_NO_SYMLINKS = 0x04
+_BENEATH = 0x08
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_LACKING = (errno.ENOSYS, errno.EPERM)
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+@contextmanager
+def open_root(folder: Path) -> Iterator[int]:
+    """The folder of a volume itself, which no tenant can replace."""
+    with _closed(os.open(folder, _FOLDER)) as descriptor:
+        yield descriptor
+
+
+@contextmanager
+def open_folder(root: int, names: Sequence[str]) -> Iterator[int]:
+    """A folder below another one, by the names that lead to it; raises OSError."""
+    with _closed(_opened(root, names)) as descriptor:
+        yield descriptor
+
+
+@contextmanager
+def open_entry(folder: int, name: str) -> Iterator[int]:
+    """Whatever has a name in a folder, to be looked at: a link is opened itself."""
+    flags = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+    with _closed(os.open(name, flags, dir_fd=folder)) as descriptor:
+        yield descriptor
+
+
+@contextmanager
+def open_file(entry: int) -> Iterator[int]:
+    """An opened regular file, for reading."""
+    with _closed(os.open(path_of(entry), os.O_RDONLY | os.O_CLOEXEC)) as descriptor:
+        yield descriptor
+
+
+def path_of(descriptor: int) -> Path:
+    """A path that leads to what is open, also to a link itself."""
+    return Path(f"/proc/self/fd/{descriptor}")
+
+
+def _opened(root: int, names: Sequence[str]) -> int:
+    path = os.fsencode("/".join(names)) or b"."
+    if len(path) >= PATH_LIMIT:
+        raise OSError(errno.ENAMETOOLONG, f"a path in the volume has {PATH_LIMIT} bytes or more")
+    try:
+        return _openat2(root, path)
+    except OSError as error:
+        if error.errno not in _LACKING:
+            raise
+    return _step_by_step(root, names)
+
+
+def _openat2(root: int, path: bytes) -> int:
+    how = _HOW.pack(_FOLDER, 0, _NO_SYMLINKS | _BENEATH)
+    descriptor = int(_libc.syscall(_OPENAT2, root, path, how, _HOW.size))
+    if descriptor < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return descriptor
+
+
+def _step_by_step(root: int, names: Sequence[str]) -> int:
+    descriptor = os.open(".", _FOLDER, dir_fd=root)
+    for name in names:
+        with _closed(descriptor):
+            descriptor = os.open(name, _FOLDER, dir_fd=descriptor)
+    return descriptor
+
+
+@contextmanager
+def _closed(descriptor: int) -> Iterator[int]:
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,482 @@
+"""Walks inside a volume while its tenant swaps folders with links: nothing outside is reached."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.csi.scene import (
+    Caller,
+    Mode,
+    calling,
+    config,
+    mount_capability,
+    of_snapshot,
+    of_volume,
+    pool,
+    refused,
+)
+
+from zonewise.csi.backends.embedded import beneath, mounts, trees
+from zonewise.csi.status import Code
+
+SHARED = mount_capability(Mode.MULTI_NODE_MULTI_WRITER)
+SECRET = "only root may read this"
+MINE = "the tenant's own"
+EXCHANGE = 2
+HERE = -100
+
+WAYS = ["openat2", "step-by-step"]
+
+HOLDER = """
+import ctypes, fcntl, os, signal, sys
+folder, link = sys.argv[1:]
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGIO])
+held = os.open(f"{folder}/held", os.O_RDONLY)
+fcntl.fcntl(held, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+print("ready", flush=True)
+signal.sigwait([signal.SIGIO])
+libc = ctypes.CDLL(None, use_errno=True)
+assert libc.renameat2(-100, folder.encode(), -100, link.encode(), 2) == 0
+fcntl.fcntl(held, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+print("swapped", flush=True)
+"""
+"""A tenant who holds the reader of one file up (a lease), and swaps its folder meanwhile."""
+
+SWAPPER = """
+import ctypes, sys
+folder, link = (text.encode() for text in sys.argv[1:])
+libc = ctypes.CDLL(None, use_errno=True)
+print("ready", flush=True)
+while True:
+    libc.renameat2(-100, folder, -100, link, 2)
+"""
+
+
+@pytest.fixture
+def caller(tmp_path: Path) -> Iterator[Caller]:
+    with calling(tmp_path, config(pool("pool-a", "a", "8Gi"))) as made:
+        yield made
+
+
+@pytest.fixture(params=WAYS)
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """How folders are opened: as this kernel can, or as on one without the call."""
+    if request.param == "step-by-step":
+
+        def lacking(_root: int, _path: bytes) -> int:
+            raise OSError(errno.ENOSYS, "not here")
+
+        monkeypatch.setattr(beneath, "_openat2", lacking)
+    return str(request.param)
+
+
+def swap(one: Path, other: Path) -> None:
+    """What a tenant can do to two names of a folder of his, in one step."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    done = libc.renameat2(HERE, os.fsencode(one), HERE, os.fsencode(other), EXCHANGE)
+    assert done == 0, os.strerror(ctypes.get_errno())
+
+
+def secret_folder(tmp_path: Path) -> Path:
+    """A folder that is root's alone, outside of every volume."""
+    folder = tmp_path / "root-only"
+    folder.mkdir(mode=0o700)
+    for name in ("held", "secret"):
+        (folder / name).write_text(SECRET)
+        (folder / name).chmod(0o600)
+    (folder / "inner").mkdir()
+    (folder / "inner" / "secret").write_text(SECRET)
+    return folder
+
+
+def bait(volume: Path, secrets: Path) -> tuple[Path, Path]:
+    """A folder of the tenant and a link of his, with the same names behind both."""
+    folder, link = volume / "work", volume / "link"
+    folder.mkdir()
+    for name in ("held", "secret"):
+        (folder / name).write_text(MINE)
+    (folder / "inner").mkdir()
+    (folder / "inner" / "secret").write_text(MINE)
+    link.symlink_to(secrets)
+    return folder, link
+
+
+def contents(folder: Path) -> list[str]:
+    """The texts of all files in a folder, and of none that a link leads to."""
+    return [
+        Path(parent, name).read_text()
+        for parent, _, names in os.walk(folder)
+        for name in names
+        if not Path(parent, name).is_symlink()
+    ]
+
+
+async def shared(caller: Caller, name: str = "v") -> tuple[str, Path]:
+    """A shared volume and its folder."""
+    made = await caller.create(name, capability=SHARED)
+    return made.volume_id, kept(caller, made.volume_id)
+
+
+def kept(caller: Caller, id: str) -> Path:
+    return caller.folder / "data" / "pools" / "pool-a" / id
+
+
+@contextmanager
+def attacker(program: str, *paths: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process of the tenant, at work; it is ended by its pid."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, *map(str, paths)], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+async def test_a_copy_that_is_held_up_and_misled_has_no_file_of_root(
+    caller: Caller, tmp_path: Path, way: str
+) -> None:
+    """A folder that is swapped with a link while one of its files is opened is copied itself."""
+    id, volume = await shared(caller)
+    folder, link = bait(volume, secret_folder(tmp_path))
+    (volume / "work" / "secret").unlink()
+    for number in range(64):
+        (volume / "work" / f"secret-{number}").write_text(MINE)
+        (tmp_path / "root-only" / f"secret-{number}").write_text(SECRET)
+    with attacker(HOLDER, folder, link) as process:
+        copy = await caller.create("c", capability=SHARED, source=of_volume(id))
+        assert process.stdout is not None
+        assert process.stdout.readline() == "swapped\n"
+    found = contents(kept(caller, copy.volume_id))
+    assert SECRET not in found
+    assert found.count(MINE) >= 65
+
+
+@pytest.mark.parametrize("kind", ["clone", "snapshot", "restore"])
+async def test_a_folder_that_becomes_a_link_before_it_is_entered_is_not_followed(
+    caller: Caller, tmp_path: Path, way: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At whatever folder the swap happens, a copy has nothing of what the link leads to."""
+    secrets = secret_folder(tmp_path)
+    original = trees.open_folder
+    for depth in ([], ["a"], ["a", "b"]):
+        id, volume = await shared(caller, f"v{len(depth)}")
+        if kind == "restore":
+            within = volume.joinpath(*depth)
+            within.mkdir(parents=True, exist_ok=True)
+            bait(within, secrets)
+            taken = await caller.snapshot(f"s{len(depth)}", id)
+            volume, source = kept(caller, taken.snapshot_id), of_snapshot(taken.snapshot_id)
+        else:
+            source = of_volume(id)
+            within = volume.joinpath(*depth)
+            within.mkdir(parents=True, exist_ok=True)
+            bait(within, secrets)
+        folder, link = volume.joinpath(*depth, "work"), volume.joinpath(*depth, "link")
+        swapped: list[Sequence[str]] = []
+
+        @contextmanager
+        def swapping(
+            root: int,
+            names: Sequence[str],
+            at: Sequence[str] = (*depth, "work"),
+            pair: tuple[Path, Path] = (folder, link),
+            swapped: list[Sequence[str]] = swapped,
+        ) -> Iterator[int]:
+            if tuple(names) == tuple(at) and not swapped:
+                swapped.append(names)
+                swap(*pair)
+            with original(root, names) as descriptor:
+                yield descriptor
+
+        monkeypatch.setattr(trees, "open_folder", swapping)
+        if kind == "snapshot":
+            made = (await caller.snapshot(f"c{len(depth)}", id)).snapshot_id
+        else:
+            made = (
+                await caller.create(f"c{len(depth)}", capability=SHARED, source=source)
+            ).volume_id
+        monkeypatch.setattr(trees, "open_folder", original)
+        assert swapped
+        assert SECRET not in contents(kept(caller, made))
+
+
+async def test_clones_taken_while_a_tenant_swaps_without_end_have_nothing_of_root(
+    caller: Caller, tmp_path: Path, way: str
+) -> None:
+    """Thirty clones and as many snapshots under attack: none has a file from behind the link."""
+    secrets = secret_folder(tmp_path)
+    id, volume = await shared(caller)
+    with attacker(SWAPPER, *bait(volume, secrets)):
+        for number in range(30):
+            made = await caller.create(f"c{number}", capability=SHARED, source=of_volume(id))
+            taken = await caller.snapshot(f"s{number}", id)
+            assert SECRET not in contents(kept(caller, made.volume_id))
+            assert SECRET not in contents(kept(caller, taken.snapshot_id))
+
+
+def test_measuring_and_removing_stay_in_the_volume_while_it_is_swapped(
+    tmp_path: Path, way: str
+) -> None:
+    """Neither counts, nor deletes, what is behind a link that a folder was swapped with."""
+    secrets = secret_folder(tmp_path)
+    (secrets / "large").write_bytes(b"x" * (8 << 20))
+    volume = tmp_path / "volume"
+    volume.mkdir()
+    folder, link = bait(volume, secrets)
+    with attacker(SWAPPER, folder, link):
+        for _ in range(200):
+            assert trees.disk_usage(volume) < 1 << 20
+    while volume.exists():
+        # Removed it is in one go if nobody puts anything back.
+        trees.remove_tree(volume)
+    assert len(contents(secrets)) == 4
+
+
+def test_a_removal_that_meets_a_link_removes_the_link(
+    tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder that becomes a link when it is about to be emptied costs nobody a file."""
+    secrets = secret_folder(tmp_path)
+    volume = tmp_path / "volume"
+    volume.mkdir()
+    _, link = bait(volume, secrets)
+    link.unlink()
+    outside = tmp_path / "link"
+    outside.symlink_to(secrets)
+    original = trees.open_folder
+
+    @contextmanager
+    def swapping(root: int, names: Sequence[str]) -> Iterator[int]:
+        if outside.is_symlink():
+            swap(volume / names[0], outside)
+        with original(root, names) as descriptor:
+            yield descriptor
+
+    monkeypatch.setattr(trees, "open_folder", swapping)
+    with pytest.raises(OSError, match=r"Not a directory|symbolic links"):
+        trees.remove_tree(volume)
+    trees.remove_tree(volume)
+    assert sorted(contents(secrets)) == [SECRET] * 3
+
+
+def test_a_copy_has_all_that_its_source_has(tmp_path: Path, way: str) -> None:
+    """Owners, modes, attributes, ACLs, times, holes, hard links, links and special files."""
+    source, target = tmp_path / "source", tmp_path / "target"
+    (source / "folder" / "deep").mkdir(parents=True)
+    plain = source / "plain"
+    plain.write_bytes(b"data" * 1000)
+    os.chown(plain, 1234, 4321)
+    plain.chmod(0o6755)
+    os.setxattr(plain, "user.colour", b"blue")
+    os.setxattr(plain, "system.posix_acl_access", acl(0o755))
+    os.setxattr(plain, "security.capability", bytes.fromhex("0100000200040000") + bytes(12))
+    os.link(plain, source / "folder" / "deep" / "same")
+    (source / "folder" / "link").symlink_to("../plain")
+    (source / "dangling").symlink_to("/nowhere/at/all")
+    os.chown(source / "dangling", 77, 78, follow_symlinks=False)
+    os.link(source / "dangling", source / "folder" / "dangling", follow_symlinks=False)
+    os.mkfifo(source / "pipe", 0o640)
+    os.mknod(source / "device", 0o600 | stat.S_IFCHR, os.makedev(1, 3))
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(str(source / "socket"))
+    with (source / "sparse").open("wb") as file:
+        file.seek(64 << 20)
+        file.write(b"end")
+        file.truncate(128 << 20)
+    os.setxattr(source / "folder", "system.posix_acl_default", acl(0o750))
+    (source / "folder").chmod(0o3771)
+    (source / "empty").mkdir(mode=0o000)
+    for number, path in enumerate([*sorted(source.rglob("*")), source]):
+        os.utime(path, ns=(10**18 + number, 10**18 + 1000 + number), follow_symlinks=False)
+    expected = described(source)
+    trees.copy_tree(source, target)
+    assert described(target) == expected
+    assert (target / "sparse").stat().st_blocks * 512 < 1 << 20
+    assert (target / "sparse").read_bytes()[64 << 20 :][:3] == b"end"
+    assert (target / "plain").stat().st_ino == (target / "folder/deep/same").stat().st_ino
+    trees.remove_tree(target)
+    assert not target.exists()
+    assert described(source).keys() == expected.keys()
+
+
+def acl(mode: int) -> bytes:
+    """An access control list with an entry for user 99, in the kernel's form."""
+    entries = [
+        (1, mode >> 6 & 7, 0xFFFFFFFF),
+        (2, 5, 99),
+        (4, mode >> 3 & 7, 0xFFFFFFFF),
+        (16, mode >> 3 & 7, 0xFFFFFFFF),
+        (32, mode & 7, 0xFFFFFFFF),
+    ]
+    return (2).to_bytes(4, "little") + b"".join(
+        tag.to_bytes(2, "little") + perm.to_bytes(2, "little") + id.to_bytes(4, "little")
+        for tag, perm, id in entries
+    )
+
+
+def described(folder: Path) -> dict[str, Any]:
+    """All that can be asked of every file of a tree; access times are changed by asking."""
+    found: dict[str, Any] = {}
+    for path in [folder, *folder.rglob("*")]:
+        status = path.lstat()
+        found[str(path.relative_to(folder))] = (
+            stat.filemode(status.st_mode),
+            (status.st_uid, status.st_gid, status.st_mtime_ns, status.st_rdev),
+            0 if path.is_dir() else (status.st_nlink, status.st_size),
+            {
+                name: os.getxattr(path, name, follow_symlinks=False)
+                for name in os.listxattr(path, follow_symlinks=False)
+            },
+            str(path.readlink()) if path.is_symlink() else "",
+        )
+    return found
+
+
+def test_files_are_copied_where_the_kernel_copies_no_ranges(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between two kinds of file systems data is read and written, and holes stay holes."""
+
+    def lacking(*_: Any, **__: Any) -> int:
+        raise OSError(errno.EXDEV, "another file system")
+
+    monkeypatch.setattr(os, "copy_file_range", lacking)
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.mkdir()
+    with (source / "file").open("wb") as file:
+        file.write(os.urandom(3 << 20))
+        file.seek(64 << 20)
+        file.write(b"end")
+    trees.copy_tree(source, target)
+    assert (target / "file").read_bytes() == (source / "file").read_bytes()
+    assert (target / "file").stat().st_blocks * 512 < 8 << 20
+
+
+def test_what_vanishes_during_a_copy_is_left_out(
+    tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file and a folder that are deleted between being listed and being opened are not there."""
+    source, target = tmp_path / "source", tmp_path / "target"
+    (source / "folder").mkdir(parents=True)
+    (source / "file").write_text("x")
+    (source / "stays").write_text("y")
+    entry, folder = trees.open_entry, trees.open_folder
+
+    @contextmanager
+    def without_file(at: int, name: str) -> Iterator[int]:
+        if name == "file":
+            (source / "file").unlink(missing_ok=True)
+        with entry(at, name) as descriptor:
+            yield descriptor
+
+    @contextmanager
+    def without_folder(root: int, names: Sequence[str]) -> Iterator[int]:
+        if list(names) == ["folder"]:
+            (source / "folder").rmdir()
+        with folder(root, names) as descriptor:
+            yield descriptor
+
+    monkeypatch.setattr(trees, "open_entry", without_file)
+    monkeypatch.setattr(trees, "open_folder", without_folder)
+    trees.copy_tree(source, target)
+    assert [path.name for path in target.iterdir()] == ["stays"]
+
+
+def nest(folder: Path, name: str, depth: int) -> None:
+    """Folders in each other, deeper than a path can tell."""
+    folder.mkdir()
+    descriptor = os.open(folder, os.O_RDONLY)
+    for _ in range(depth):
+        os.mkdir(name, dir_fd=descriptor)
+        inner = os.open(name, os.O_RDONLY, dir_fd=descriptor)
+        os.close(descriptor)
+        descriptor = inner
+    os.close(descriptor)
+
+
+def test_a_tree_of_any_depth_is_removed(tmp_path: Path, way: str) -> None:
+    """Fifteen hundred folders in each other need no more open files than one."""
+    source = tmp_path / "source"
+    nest(source, "d", 1500)
+    before = list(Path("/proc/self/fd").iterdir())
+    trees.remove_tree(source)
+    assert not source.exists()
+    assert len(list(Path("/proc/self/fd").iterdir())) == len(before)
+
+
+def test_a_tree_with_paths_that_are_too_long_is_not_copied(tmp_path: Path, way: str) -> None:
+    """The error says so, whichever way folders are opened; measuring it is no error."""
+    source, target = tmp_path / "source", tmp_path / "target"
+    nest(source, "d" * 255, 17)
+    with pytest.raises(OSError, match="4096 bytes"):
+        trees.copy_tree(source, target)
+    assert trees.disk_usage(source) == 0
+    trees.remove_tree(target)
+    trees.remove_tree(source)
+
+
+async def test_what_is_mounted_in_a_volume_is_not_deleted_with_it(
+    caller: Caller, tmp_path: Path
+) -> None:
+    """DeleteVolume waits until the mount is gone, and its files are not the volume's."""
+    id, volume = await shared(caller)
+    inner = volume / "folder" / "mounted"
+    inner.mkdir(parents=True)
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    (foreign / "precious").write_text("x")
+    mounts.bind(foreign, inner, readonly=False)
+    try:
+        assert await refused(caller.delete(id)) is Code.UNAVAILABLE
+        assert (foreign / "precious").read_text() == "x"
+    finally:
+        for one in mounts.table():
+            if one.target.is_relative_to(tmp_path):
+                mounts.unmount(one.target)
+    await caller.delete(id)
+    assert (foreign / "precious").read_text() == "x"
+
+
+def test_without_root_folders_that_cannot_be_written_are_removed(tmp_path: Path) -> None:
+    """A tenant's read-only folders are no reason to keep a volume, and set-id bits are dropped."""
+    program = f"""
+import os, stat
+from pathlib import Path
+from zonewise.csi.backends.embedded import trees
+source, target = Path({str(tmp_path / "source")!r}), Path({str(tmp_path / "target")!r})
+os.setuid(4711)
+trees.copy_tree(source, target)
+assert stat.S_IMODE((target / "program").stat().st_mode) == 0o755
+assert (target / "program").stat().st_uid == 4711
+(target / "a" / "b").mkdir(parents=True)
+(target / "a" / "b" / "file").touch()
+(target / "a" / "b").chmod(0o500)
+(target / "a").chmod(0o500)
+trees.remove_tree(target)
+assert not target.exists()
+"""
+    (tmp_path / "source").mkdir(mode=0o755)
+    (tmp_path / "source" / "program").touch()
+    (tmp_path / "source" / "program").chmod(0o6755)
+    tmp_path.chmod(0o777)
+    for parent in tmp_path.parents[:3]:
+        parent.chmod(parent.stat().st_mode | 0o011)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
