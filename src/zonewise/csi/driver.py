@@ -25,9 +25,10 @@ from google.protobuf.message import Message
 from zonewise.api.errors import ConfigError
 from zonewise.csi.backends.contract import NodeBackend
 from zonewise.csi.backends.embedded.node import FolderNode
-from zonewise.csi.backends.embedded.pools import FolderPools
+from zonewise.csi.backends.embedded.pools import POOLS, FolderPools
 from zonewise.csi.journal import SqliteJournal
 from zonewise.csi.locks import Locks
+from zonewise.csi.private_folder import make_data_folder
 from zonewise.csi.services.identity import IdentityService
 from zonewise.csi.services.node import NodeService
 from zonewise.csi.services.plugin import (
@@ -50,6 +51,8 @@ T = TypeVar("T")
 
 JOURNAL = "journal.db"
 LOCKS = "calls.lock"
+OURS = frozenset({JOURNAL, f"{JOURNAL}-wal", f"{JOURNAL}-shm", "journal.lock", LOCKS, POOLS})
+"""All that is in a data folder."""
 WORKERS = 16
 """What is done at once; more would only wait for the same disk."""
 
@@ -159,7 +162,7 @@ def open_data(folder: Path, *, privileged: bool | None = None) -> DataFolder:
     Without root, or with ``privileged`` False, volumes are folders.
     """
     try:
-        folder.mkdir(mode=0o711, parents=True, exist_ok=True)
+        make_data_folder(folder, OURS)
         locks = Locks(folder / LOCKS)
     except OSError as error:
         raise ConfigError(f"--data {folder} cannot be used: {error.strerror}") from None

@@ -27,7 +27,7 @@ import struct
 import threading
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -54,6 +54,7 @@ BUSY_SECONDS = 5.0
 APPLICATION = 0x5A57_4A31
 VERSION = 1
 HOLDER = "controller-"
+PRIVATE = 0o600
 
 _TABLES = """
 CREATE TABLE entries (
@@ -79,7 +80,7 @@ class SqliteJournal:
         self._lock = threading.Lock()
         self._number = 0
         try:
-            self._file = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o600)
+            self._file = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, PRIVATE)
         except OSError as error:
             raise ConfigError(f"journal {path} cannot be used: {error.strerror}") from error
         try:
@@ -290,6 +291,10 @@ def _unlock_byte(file: int, place: int) -> None:
 
 def _opened(path: Path) -> sqlite3.Connection:
     try:
+        _make_private(path)
+    except OSError as error:
+        raise ConfigError(f"journal {path} cannot be used: {error.strerror}") from error
+    try:
         database = sqlite3.connect(
             path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
         )
@@ -308,6 +313,19 @@ def _opened(path: Path) -> sqlite3.Connection:
         database.close()
         raise
     return database
+
+
+def _make_private(path: Path) -> None:
+    """Let only the owner read a journal, also one that an earlier version made.
+
+    A file that exists is not opened for that: closing it would drop the locks that SQLite has in
+    this process. What SQLite makes beside it gets the same mode.
+    """
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE))
+    for file in (path, Path(f"{path}-wal"), Path(f"{path}-shm")):
+        with suppress(FileNotFoundError):
+            file.chmod(PRIVATE)
 
 
 def _lay_out(database: sqlite3.Connection, path: Path) -> None:

@@ -34,6 +34,7 @@ from zonewise.csi.backends.ceph.revival import RevivingRbdNode
 from zonewise.csi.backends.ceph.storage import CephStorage
 from zonewise.csi.backends.ceph.subvolumes import Subvolumes
 from zonewise.csi.locks import Locks
+from zonewise.csi.private_folder import make_folder
 from zonewise.csi.status import CsiError, precondition
 from zonewise.runtime.process.logs import logger
 from zonewise.storage.configuration import CephCluster, StorageConfiguration
@@ -251,6 +252,6 @@ def _same(storage: CephStorage[B], cluster: CephCluster) -> bool:
 
 def _make(folder: Path) -> None:
     try:
-        folder.mkdir(mode=0o711, parents=True, exist_ok=True)
+        make_folder(folder)
     except OSError as error:
         raise ConfigError(f"--data {folder.parent} cannot be used: {error.strerror}") from None

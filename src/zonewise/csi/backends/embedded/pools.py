@@ -29,6 +29,7 @@ from urllib.parse import quote, unquote
 
 from zonewise.csi.backends.contract import BLOCK, FOLDER
 from zonewise.csi.backends.embedded import copies, filesystems, loops, mounts
+from zonewise.csi.private_folder import make_folder
 from zonewise.csi.status import Code, CsiError, exhausted, invalid
 from zonewise.runtime.process.logs import logger
 from zonewise.storage.configuration import StorageConfiguration
@@ -37,6 +38,7 @@ from zonewise.storage.journal import Image, Journal, JournalEntry
 from zonewise.storage.parameters import ClassParameters
 from zonewise.storage.pools import PoolState
 
+POOLS = "pools"
 IMAGE = ".img"
 FORMATTING = ".mkfs"
 _UNIT = 4096
@@ -53,16 +55,16 @@ class FolderPools:
     evident = False
 
     def __init__(self, data: Path, journal: Journal, *, privileged: bool) -> None:
-        self._root = data / "pools"
+        self._root = data / POOLS
         self._journal = journal
         self.privileged = privileged
-        self._root.mkdir(mode=0o711, parents=True, exist_ok=True)
+        make_folder(self._root)
 
     def prepare(self, configuration: StorageConfiguration) -> None:
         """Make the folders of declared pools, and say so where they promise more than the disk."""
         declared = 0
         for name, state in configuration.states.items():
-            self.folder(name).mkdir(mode=0o711, exist_ok=True)
+            make_folder(self.folder(name))
             declared += state.capacity
         disk = shutil.disk_usage(self._root).total
         if declared > disk:
@@ -161,7 +163,7 @@ class FolderPools:
     def make(self, entry: JournalEntry, source: JournalEntry | None) -> bool:
         """Make an image or folder, empty or as a copy; False if the name is taken."""
         path = self.path(entry)
-        path.parent.mkdir(mode=0o711, exist_ok=True)
+        make_folder(path.parent)
         try:
             if source is None:
                 self._make(entry, path, None)
