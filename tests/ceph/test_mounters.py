@@ -112,7 +112,7 @@ async def test_a_life(
     for _ in range(2):
         target = await caller.publish(id, capability)
     (device,) = listed(data, mounter)
-    assert mounts.device_behind(target) == Path(device)
+    assert mounts.device_at(target) == Path(device)
     assert len(calls(data, "map")) == 1
     if capability.HasField("block"):
         assert stat.S_ISBLK(target.stat().st_mode)
@@ -228,7 +228,7 @@ async def test_a_killed_driver_finds_its_devices(
             await caller.unstage(id)
         target = await used(caller, id, capability)
         assert len(listed(program.data, mounter)) == 1
-        assert mounts.device_behind(target) == Path(*listed(program.data, mounter))
+        assert mounts.device_at(target) == Path(*listed(program.data, mounter))
         program.kill()
     async with running(program) as one:
         caller = CephCaller(one.client, one.folder)

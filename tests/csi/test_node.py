@@ -672,6 +672,90 @@ async def test_only_links_of_our_own_are_removed(tmp_path: Path, privileged: boo
         await caller.delete(id)
 
 
+UNKNOWN = ("vol-x", "somebody's", f"vol-{0:032x}")
+
+
+@pytest.mark.parametrize("privileged", [True, False])
+async def test_an_unknown_id_costs_nobody_anything(tmp_path: Path, privileged: bool) -> None:
+    """Whatever is at the path, unpublishing a volume that was never there removes none of it."""
+    with calling(tmp_path, privileged=privileged) as caller:
+        known = (await caller.create("v")).volume_id
+        folder, file, link = tmp_path / "folder", tmp_path / "file", tmp_path / "link"
+        folder.mkdir()
+        file.touch()
+        for id in (*UNKNOWN, known):
+            for path in (folder, file):
+                await caller.unpublish(id, path)
+                assert path.exists()
+        for id in UNKNOWN:
+            link.symlink_to(image(caller))
+            assert await refused(caller.unpublish(id, link)) is Code.FAILED_PRECONDITION
+            assert link.is_symlink()
+            link.unlink()
+        await caller.delete(known)
+
+
+@pytest.mark.parametrize("capability", [mount_capability(), SHARED, block_capability()])
+async def test_only_the_volume_itself_is_unpublished(
+    caller: Caller, capability: csi.VolumeCapability
+) -> None:
+    """With the id of another volume, or of none, a published volume stays where it is."""
+    other = (await caller.create("other", capability=capability)).volume_id
+    id = (await caller.create("v", capability=capability)).volume_id
+    await used(caller, id, capability)
+    for wrong in (*UNKNOWN, other):
+        assert await refused(caller.unpublish(wrong)) is Code.FAILED_PRECONDITION
+        if capability.HasField("mount"):
+            assert await refused(caller.unstage(wrong)) is Code.FAILED_PRECONDITION
+    await caller.stats(id)
+    await released(caller, id)
+    assert not caller.target.exists()
+
+
+async def test_a_mount_of_the_pools_own_disk_is_not_ours(caller: Caller, tmp_path: Path) -> None:
+    """A folder of the same file system, or another loop device, that somebody mounted stays."""
+    id = (await caller.create("v")).volume_id
+    foreign, place = tmp_path / "foreign", tmp_path / "place"
+    foreign.mkdir()
+    place.mkdir()
+    mounts.bind(foreign, place, readonly=False)
+    try:
+        for wrong in (*UNKNOWN, id):
+            assert await refused(caller.unpublish(wrong, place)) is Code.FAILED_PRECONDITION
+            assert await refused(caller.unstage(wrong, place)) is Code.FAILED_PRECONDITION
+        assert mounts.at(place) is not None
+    finally:
+        mounts.unmount(place)
+    disk = tmp_path / "disk"
+    with disk.open("wb") as file:
+        file.truncate(16 * MIB)
+    filesystems.make("ext4", disk)
+    with loops.attached(disk) as device:
+        mounts.mount(device, place, "ext4", ())
+    try:
+        for wrong in (*UNKNOWN, id):
+            assert await refused(caller.unpublish(wrong, place)) is Code.FAILED_PRECONDITION
+        assert mounts.at(place) is not None
+    finally:
+        mounts.unmount(place)
+
+
+@pytest.mark.parametrize("capability", [mount_capability(), SHARED, block_capability()])
+async def test_what_the_driver_made_is_removed_also_if_it_is_no_longer_mounted(
+    caller: Caller, capability: csi.VolumeCapability
+) -> None:
+    """After a reboot the empty path remains: its volume's unpublish removes it, no other one."""
+    id = (await caller.create("v", capability=capability)).volume_id
+    other = (await caller.create("other", capability=capability)).volume_id
+    target = await used(caller, id, capability)
+    mounts.unmount(target)
+    for wrong in (*UNKNOWN, other):
+        await caller.unpublish(wrong)
+        assert target.exists()
+    await released(caller, id)
+    assert not target.exists()
+
+
 @pytest.mark.parametrize("where", ["data", "data/pools", "data/pools/pool-a/x", "."])
 @pytest.mark.parametrize("capability", [mount_capability(), SHARED, block_capability()])
 async def test_nothing_is_mounted_over_the_drivers_own_data(

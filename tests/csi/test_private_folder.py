@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import stat
 import subprocess
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -34,11 +36,11 @@ def reads(path: Path) -> bool:
 
 
 @pytest.fixture
-def passable(tmp_path: Path) -> Path:
+def passable() -> Iterator[Path]:
     """A folder that every user may enter, with all above it."""
-    for folder in (tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(0o755)
-    return tmp_path
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
 
 
 async def test_a_shared_volume_is_read_at_the_pods_path_and_nowhere_else(passable: Path) -> None:
@@ -47,16 +49,18 @@ async def test_a_shared_volume_is_read_at_the_pods_path_and_nowhere_else(passabl
         id = (await caller.create("v", capability=SHARED)).volume_id
         await caller.stage(id, SHARED)
         target = await caller.publish(id, SHARED)
-        (target / "file").write_text("x")
-        (kept,) = list((passable / "data" / "pools").glob("*/*/file"))
-        assert reads(target / "file")
-        assert not reads(kept)
-        assert not reads(passable / "data" / "journal.db")
-        assert mode(passable / "data") == mode(passable / "data" / "pools") == 0o700
-        for name in ("journal.db", "journal.db-wal", "journal.db-shm"):
-            assert mode(passable / "data" / name) == 0o600
-        await caller.unpublish(id)
-        await caller.unstage(id)
+        try:
+            (target / "file").write_text("x")
+            (kept,) = list((passable / "data" / "pools").glob("*/*/file"))
+            assert reads(target / "file")
+            assert not reads(kept)
+            assert not reads(passable / "data" / "journal.db")
+            assert mode(passable / "data") == mode(passable / "data" / "pools") == 0o700
+            for name in ("journal.db", "journal.db-wal", "journal.db-shm"):
+                assert mode(passable / "data" / name) == 0o600
+        finally:
+            await caller.unpublish(id)
+            await caller.unstage(id)
 
 
 async def test_what_an_earlier_version_left_open_is_closed_at_the_start(passable: Path) -> None:

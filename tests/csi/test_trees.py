@@ -9,6 +9,7 @@ import socket
 import stat
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -452,13 +453,13 @@ async def test_what_is_mounted_in_a_volume_is_not_deleted_with_it(
     assert (foreign / "precious").read_text() == "x"
 
 
-def test_without_root_folders_that_cannot_be_written_are_removed(tmp_path: Path) -> None:
+def test_without_root_folders_that_cannot_be_written_are_removed() -> None:
     """A tenant's read-only folders are no reason to keep a volume, and set-id bits are dropped."""
-    program = f"""
-import os, stat
+    program = """
+import os, stat, sys
 from pathlib import Path
 from zonewise.csi.backends.embedded import trees
-source, target = Path({str(tmp_path / "source")!r}), Path({str(tmp_path / "target")!r})
+source, target = Path(sys.argv[1], "source"), Path(sys.argv[1], "target")
 os.setuid(4711)
 trees.copy_tree(source, target)
 assert stat.S_IMODE((target / "program").stat().st_mode) == 0o755
@@ -470,13 +471,13 @@ assert (target / "program").stat().st_uid == 4711
 trees.remove_tree(target)
 assert not target.exists()
 """
-    (tmp_path / "source").mkdir(mode=0o755)
-    (tmp_path / "source" / "program").touch()
-    (tmp_path / "source" / "program").chmod(0o6755)
-    tmp_path.chmod(0o777)
-    for parent in tmp_path.parents[:3]:
-        parent.chmod(parent.stat().st_mode | 0o011)
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False
-    )
+    with tempfile.TemporaryDirectory() as name:
+        source = Path(name, "source")
+        source.mkdir(mode=0o755)
+        (source / "program").touch()
+        (source / "program").chmod(0o6755)
+        Path(name).chmod(0o777)
+        done = subprocess.run(
+            [sys.executable, "-c", program, name], capture_output=True, text=True, check=False
+        )
     assert done.returncode == 0, done.stderr

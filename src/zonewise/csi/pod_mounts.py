@@ -203,7 +203,7 @@ class PodMounts:
             )
             _drop(staging, staging.parent)
         note.unlink(missing_ok=True)
-        _drop(folder)
+        _drop(folder / "mount", folder)
 
     async def _sync(self, key: Key) -> float | None:
         node, uid = key

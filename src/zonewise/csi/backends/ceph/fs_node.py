@@ -48,15 +48,13 @@ class FuseFolders:
         """The same for a volume's uuid."""
         return self.folder / uuid
 
-    def may_be_mounted(self, path: Path) -> bool:
-        """A bind of a folder of ours, or what is left of one."""
+    def shown_at(self, path: Path, uuid: str) -> bool:
+        """A bind of the volume's folder, or what is left of one: a dead client has no name."""
         there = mounts.at(path)
         if there is None or there.file_system != KIND:
             return False
-        return fuse.dead(path) or any(
-            one.device == there.device and one.target.parent == self.folder
-            for one in mounts.table()
-        )
+        shown = mounts.at(self.file(uuid))
+        return fuse.dead(path) or (shown is not None and shown.device == there.device)
 
 
 class CephFsNode(FolderNode):
@@ -86,9 +84,7 @@ class CephFsNode(FolderNode):
 
     def unstage(self, uuid: str, staging: Path) -> None:
         """The reverse; what was written is with Ceph when this returns."""
-        if fuse.dead(staging):
-            fuse.detach(staging)
-        self._unmount(staging)
+        self._unmount(staging, uuid)
         if uuid:
             self._hide(uuid)
 
@@ -108,12 +104,6 @@ class CephFsNode(FolderNode):
             fuse.detach(target)
         super().publish(entry, staging, target, wanted)
 
-    def unpublish(self, uuid: str, target: Path) -> None:
-        """Remove the mount and then the path itself."""
-        if fuse.dead(target):
-            fuse.detach(target)
-        super().unpublish(uuid, target)
-
     def usage(self, entry: JournalEntry, path: Path) -> Usage:
         """How full it is: the client reports the quota as the size."""
         self._staged(entry, path)
@@ -128,6 +118,13 @@ class CephFsNode(FolderNode):
     def expand(self, entry: JournalEntry, path: Path) -> None:
         """Nothing is to be done: the quota is the controller's, and clients see it."""
         self._staged(entry, path)
+
+    def _unmount(self, path: Path, uuid: str) -> bool:
+        """Detach a mount whose client died; else as any other."""
+        if uuid and fuse.dead(path) and self._shown_at(path, uuid):
+            fuse.detach(path)
+            return True
+        return super()._unmount(path, uuid)
 
     def _mounts(self, entry: JournalEntry, source: Path) -> list[mounts.Mounted]:
         """The binds; the client's own mount is none."""

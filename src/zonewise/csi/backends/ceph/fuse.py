@@ -132,10 +132,6 @@ class RbdFuse:
         """The same for a volume's uuid."""
         return self.folder / uuid / f"{self._prefix}{uuid}"
 
-    def may_be_mounted(self, path: Path) -> bool:
-        """Whether what is seen at a path is one of these."""
-        return self.seen_at(path)
-
     def show(self, entry: JournalEntry, *, readonly: bool, near: Mapping[str, str]) -> None:
         """Start an image's rbd-fuse, unless there is one; the device says what may be written."""
         file = self.path(entry)
@@ -214,20 +210,15 @@ class RbdFuse:
             mounts.detach(folder)
             folder.rmdir()
 
-    def seen_at(self, path: Path) -> bool:
-        """Whether an image of ours is mounted at a path, through its loop device.
+    def shown_at(self, path: Path, uuid: str) -> bool:
+        """Whether a volume's image is mounted at a path, through its loop device.
 
-        A path whose device cannot be determined counts as one, or a broken mount would stay
-        forever. When an rbd-fuse has ended, its folder is no longer in the name of the file.
+        When an rbd-fuse has ended, its folder is no longer in the name of the file.
         """
-        try:
-            device = mounts.device_behind(path)
-        except OSError:
-            return True
+        device = mounts.device_at(path)
         file = loops.backing(device) if device is not None else None
-        if file is None or not file.name.startswith(self._prefix):
-            return False
-        return file.parent in (self.folder / file.name.removeprefix(self._prefix), Path("/"))
+        image = self.file(uuid)
+        return file is not None and file in (image, Path("/", image.name))
 
 
 def _size(file: Path) -> int:

@@ -129,18 +129,15 @@ class MappedImages:
         for device in self.devices(uuid):
             self._unmap(device, force=True)
 
-    def seen_at(self, path: Path) -> bool:
-        """Whether a volume of ours is at a path, or was until its rbd-nbd died."""
-        try:
-            found = mounts.device_behind(path)
-        except OSError:
-            return True
-        if found is None:
+    def shown_at(self, path: Path, uuid: str) -> bool:
+        """Whether a volume is mounted at a path; one whose rbd-nbd died cannot be told apart."""
+        device = mounts.device_at(path)
+        if device is None:
             return False
-        nbd = self._mounter == RBD_NBD and found.name.startswith("nbd")
-        if nbd and not (_BLOCKS / found.name / "pid").exists():
+        nbd = self._mounter == RBD_NBD and device.name.startswith("nbd")
+        if nbd and not (_BLOCKS / device.name / "pid").exists():
             return True
-        return found in [one.device for one in self._listed() if one.image.startswith(self._prefix)]
+        return device in self.devices(uuid)
 
     def map_arguments(
         self, pool: str, image: str, *, readonly: bool, near: Mapping[str, str]

@@ -81,8 +81,8 @@ class ImageClient(Protocol):
     def abandon(self, uuid: str) -> None:
         """Remove such an image from this node, even if it is used."""
 
-    def seen_at(self, path: Path) -> bool:
-        """Whether what is mounted at a path was mapped this way."""
+    def shown_at(self, path: Path, uuid: str) -> bool:
+        """Whether a volume that was mapped this way is mounted at a path."""
 
 
 class NodeClusters(Protocol):
@@ -179,8 +179,8 @@ class RbdNode(FolderNode):
         for client in self._clients():
             client.let_go(uuid)
 
-    def _ours(self, path: Path) -> bool:
-        return any(client.seen_at(path) for client in self._clients())
+    def _shown_at(self, path: Path, uuid: str) -> bool:
+        return any(client.shown_at(path, uuid) for client in self._clients())
 
     def _source(self, entry: JournalEntry) -> Path:
         found = self._client(entry).source(entry.uuid)

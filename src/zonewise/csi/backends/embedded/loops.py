@@ -16,7 +16,6 @@ import ctypes
 import errno
 import fcntl
 import os
-import stat
 import struct
 import time
 from collections.abc import Callable, Iterator
@@ -33,30 +32,18 @@ _GET_FREE = 0x4C82
 _SET_READ_ONLY = 0x125D
 _READ_ONLY = 1
 _AUTOCLEAR = 4
+DELETED = " (deleted)"
+"""How the kernel ends the name of a file that no longer has it."""
 _CONTROL = "/dev/loop-control"
 _SYSTEM = Path("/sys/block")
 _DEVICES = "give the driver the node's own /dev and the right to open devices"
 _TRIES = 50
 _SECONDS = 5.0
 """Callers wait ten, and should get the error that names the device's holder."""
-_MAJOR = 7
 _HERE = -100
 _FORCE_SYNC = 0x2000
 _SIZE = 0x200
 _CONFIG = struct.Struct("=II5Q4I64s64s32s2Q64x")
-
-
-def seen_at(path: Path) -> bool:
-    """Whether a loop device, or what was mounted from one, is seen at a path.
-
-    One that cannot be identified counts as one, or a broken mount would stay forever.
-    """
-    try:
-        found = path.stat()
-    except OSError:
-        return True
-    device = found.st_rdev if stat.S_ISBLK(found.st_mode) else found.st_dev
-    return os.major(device) == _MAJOR
 
 
 def find(file: Path, *, deleted: bool = False) -> list[Path]:
@@ -65,7 +52,7 @@ def find(file: Path, *, deleted: bool = False) -> list[Path]:
     With ``deleted`` also those of a file that had this name: one that was removed, or replaced
     because its device could not be taken from its holder.
     """
-    endings = ("", " (deleted)") if deleted else ("",)
+    endings = ("", DELETED) if deleted else ("",)
     ends = tuple(os.fsencode(f"/{file.name}{ending}\n") for ending in endings)
     found = []
     for block in sorted(_SYSTEM.iterdir()):

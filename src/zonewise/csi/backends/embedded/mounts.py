@@ -55,6 +55,11 @@ class Mounted:
     """Of the file system, wherever it is mounted."""
 
     @property
+    def root_name(self) -> str:
+        """The name of the folder that is mounted, also if it was removed meanwhile."""
+        return Path(self.root.removesuffix("//deleted")).name
+
+    @property
     def readonly(self) -> bool:
         """Whether nothing can be written through it."""
         return "ro" in self.options
@@ -86,10 +91,25 @@ def of_folder(folder: Path) -> list[Mounted]:
     return [one for one in table() if one.device == pair and _same(one.target, wanted)]
 
 
-def device_behind(path: Path) -> Path | None:
-    """The block device that a path is, or that it is on; None if there is none, raises OSError."""
-    found = path.stat()
-    number = found.st_rdev if stat.S_ISBLK(found.st_mode) else found.st_dev
+def device_at(path: Path) -> Path | None:
+    """The block device that is mounted at a path, or whose file is bound there; None if none is.
+
+    A mounted file system is not accessed: it may not respond.
+    """
+    mounted = at(path)
+    if mounted is None:
+        return None
+    device = _device(os.makedev(*mounted.device))
+    if device is not None:
+        return device
+    try:
+        status = mounted.target.lstat()
+    except OSError:
+        return None
+    return _device(status.st_rdev) if stat.S_ISBLK(status.st_mode) else None
+
+
+def _device(number: int) -> Path | None:
     try:
         name = (_NUMBERS / f"{os.major(number)}:{os.minor(number)}").readlink().name
     except OSError:

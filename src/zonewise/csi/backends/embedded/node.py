@@ -15,8 +15,8 @@ On one machine many nodes may share one mount table. A volume that is mounted fo
 path is therefore refused unless all requests are read-only: two mounts of one image through two
 devices would destroy it.
 
-A path may be wrong. A mount that is not ours is never unmounted, a link that is not ours is never
-removed, and nothing is mounted through one: removing it would leave the mount.
+A path may be wrong. Only the volume itself is unmounted, only what was made for it is removed
+(``targets``), and nothing is mounted through a link: removing it would leave the mount.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from zonewise.csi.backends.embedded import (
     fencing,
     filesystems,
     growing,
-    links,
     loops,
     mounts,
+    targets,
     trees,
 )
 from zonewise.csi.backends.embedded.pools import FORMATTING
@@ -59,8 +59,8 @@ class ImageFiles(Protocol):
     def file(self, uuid: str) -> Path:
         """The name of a volume's image, wherever it is."""
 
-    def may_be_mounted(self, path: Path) -> bool:
-        """Whether what is seen at a path can be a volume of these."""
+    def shown_at(self, path: Path, uuid: str) -> bool:
+        """Whether it is the volume of a uuid that is mounted at a path."""
 
     @property
     def data(self) -> Path:
@@ -93,7 +93,7 @@ class FolderNode:
             raise precondition(f"something else is mounted at {staging}; unmount it first")
         self._keep_clear(staging)
         if entry.access == FOLDER:
-            _make_folder(staging)
+            targets.make_folder(staging)
             with _told(staging):
                 mounts.bind(source, staging, readonly=wanted.readonly)
             return
@@ -107,7 +107,7 @@ class FolderNode:
         """Unmount the staging path and release the device."""
         if not self._privileged:
             return
-        self._unmount(staging)
+        self._unmount(staging, uuid)
         self._let_go(uuid)
 
     def holder(self, entry: JournalEntry, staging: Path) -> VolumeHolder | None:
@@ -143,7 +143,7 @@ class FolderNode:
         """Unmount a path through which nothing can be written any more."""
         if not self._privileged or mounts.at(staging) is None:
             return
-        if not self._ours(staging):
+        if not self._shown_at(staging, entry.uuid):
             raise precondition(f"something else is mounted at {staging}; it was left alone")
         with _told(staging):
             mounts.detach(staging)
@@ -152,7 +152,7 @@ class FolderNode:
         """Show the staged volume at a pod's path."""
         source = self._source(entry)
         if not self._privileged:
-            links.make(source, target)
+            targets.make_link(source, target)
             return
         there = self._mounts(entry, source)
         if entry.access != BLOCK and not _holds(there, staging):
@@ -174,7 +174,7 @@ class FolderNode:
         if entry.access == BLOCK:
             self._publish_device(entry, target, wanted, others=bool(others))
             return
-        _make_folder(target)
+        targets.make_folder(target, entry.uuid)
         with _told(target):
             mounts.bind(staging, target, readonly=wanted.readonly)
 
@@ -185,23 +185,10 @@ class FolderNode:
         except (FileNotFoundError, NotADirectoryError):
             return
         if stat.S_ISLNK(mode):
-            links.remove(target, self._pools.file(uuid).stem, self._pools.data)
+            targets.remove_link(target, self._pools.file(uuid))
             return
-        if self._privileged:
-            self._unmount(target)
-        try:
-            if target.is_dir():
-                target.rmdir()
-            elif stat.S_ISREG(target.stat().st_mode) and target.stat().st_size == 0:
-                target.unlink()
-            else:
-                raise precondition(f"{target} is a file that is not ours; it was left alone")
-        except OSError as error:
-            if error.errno == errno.ENOTEMPTY:
-                raise precondition(
-                    f"{target} is not mounted and has files in it; they were left alone"
-                ) from None
-            raise
+        shown = self._privileged and self._unmount(target, uuid)
+        targets.remove(target, uuid, shown=shown)
 
     def usage(self, entry: JournalEntry, path: Path) -> Usage:
         """How full it is: of a folder what its files take, as its size is not enforced."""
@@ -255,9 +242,9 @@ class FolderNode:
                 loops.detach(device)
         loops.release(lambda: loops.find(file))
 
-    def _ours(self, path: Path) -> bool:
-        """Whether what is mounted at a path can be a volume of ours."""
-        return self._pools.may_be_mounted(path)
+    def _shown_at(self, path: Path, uuid: str) -> bool:
+        """Whether it is the volume of a uuid that is mounted at a path; an empty one has none."""
+        return self._pools.shown_at(path, uuid)
 
     def _source(self, entry: JournalEntry) -> Path:
         path = self._pools.path(entry)
@@ -291,14 +278,15 @@ class FolderNode:
         if real.is_relative_to(data) or data.is_relative_to(real):
             raise invalid(f"{path} would hide the driver's own data; give another path")
 
-    def _unmount(self, path: Path) -> None:
-        """Unmount what is ours: a loop device, its file system, or a folder of our pools."""
+    def _unmount(self, path: Path, uuid: str) -> bool:
+        """Unmount a volume, and nothing else; whether it was mounted there."""
         if mounts.at(path) is None:
-            return
-        if not self._ours(path):
+            return False
+        if not uuid or not self._shown_at(path, uuid):
             raise precondition(f"something else is mounted at {path}; it was left alone")
         with _told(path):
             mounts.unmount(path)
+        return True
 
     def _mount(self, entry: JournalEntry, source: Path, staging: Path, wanted: Wanted) -> None:
         kind = self._content(entry, source)
@@ -312,7 +300,7 @@ class FolderNode:
             options.append("nouuid")  # a clone has its source's, and both may be mounted here
         short = not wanted.readonly and filesystems.short(source)
         with self._attached(entry, source, readonly=wanted.readonly) as device:
-            _make_folder(staging)
+            targets.make_folder(staging)
             if short:
                 filesystems.grow_unmounted(entry.access, device)
             with _told(staging, f"mounting {entry.access} with options {','.join(options) or '-'}"):
@@ -350,26 +338,9 @@ class FolderNode:
             loops.set_read_only(devices[0], wanted.readonly)
         elif wanted.readonly:
             raise precondition("the device is used for writing already; it cannot be read-only too")
-        if target.is_symlink():
-            raise precondition(f"{target} is a link; a volume cannot be shown there")
-        if target.is_dir():
-            target.rmdir()
-        _make_folder(target.parent)
-        target.touch(mode=0o600)
+        targets.make_file(target, entry.uuid)
         with _told(target):
             mounts.bind(devices[0], target, readonly=False)
-
-
-def _make_folder(path: Path) -> None:
-    """A folder to mount at; a link could lead anywhere and no longer exist when it is unmounted."""
-    try:
-        if path.is_symlink():
-            raise precondition(f"{path} is a link; a volume cannot be shown there")
-        path.mkdir(parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError):
-        raise precondition(f"{path} cannot be a folder: a file is in its place") from None
-    except OSError as error:
-        raise invalid(f"the folder {str(path)[:200]} cannot be made: {error.strerror}") from None
 
 
 def _real(path: Path) -> Path:

@@ -92,12 +92,14 @@ class FolderPools:
         """The folder of pools and journal."""
         return self._root.parent
 
-    def may_be_mounted(self, path: Path) -> bool:
-        """Whether what is seen at a path can be ours: a loop device, or of the pools' own disks."""
-        if loops.seen_at(path):
-            return True
-        folders = (self._root, *self._root.iterdir())
-        return path.stat().st_dev in {folder.stat().st_dev for folder in folders}
+    def shown_at(self, path: Path, uuid: str) -> bool:
+        """Whether a volume is mounted at a path: its image through a loop device, or its folder."""
+        image = self.file(uuid)
+        device = mounts.device_at(path)
+        if device is not None and (backing := loops.backing(device)) is not None:
+            return backing.name.removesuffix(loops.DELETED) == image.name
+        mounted = mounts.at(path)
+        return mounted is not None and mounted.root_name == image.stem
 
     def path(self, entry: JournalEntry) -> Path:
         """Where an entry's image or folder is."""
