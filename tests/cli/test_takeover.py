@@ -41,7 +41,12 @@ def test_a_domain_is_taken_and_given_back(tmp_path: Path) -> None:
     folder = tmp_path / "cluster"
     with nothing_left(folder), running(folder, *SHAPE):
         assert shown(takeover(folder, "status", "-o", "json")) == {"takeover": {}, "error": ""}
-        done = takeover(folder, "set", "left", "--by", "right", "-o", "json")
+        alive = takeover(folder, "set", "left", "--by", "right")
+        assert alive.code == 1
+        assert "2 of 2 nodes of left are Ready" in alive.sentence()
+        assert "add --force" in alive.sentence()
+        assert shown(takeover(folder, "status", "-o", "json"))["takeover"] == {}
+        done = takeover(folder, "set", "left", "--by", "right", "--force", "-o", "json")
         assert done.code == 0
         told = shown(done)
         (warning,) = told.pop("warnings")
@@ -50,8 +55,9 @@ def test_a_domain_is_taken_and_given_back(tmp_path: Path) -> None:
         assert told == {"takeover": {"left": ["right"]}, "error": ""}
         until(lambda: labelled(folder) == {"right-1", "right-2"})
 
-        for words in (("left", "left"), ("right", "left"), ("left", "right,all"), ("all", "left")):
-            refused = takeover(folder, "set", words[0], "--by", words[1])
+        wrong = (("left", "left"), ("right", "left"), ("left", "right,all"), ("all", "left"))
+        for words in (*wrong, ("right", "all")):
+            refused = takeover(folder, "set", words[0], "--by", words[1], "--force")
             assert refused.code == 1
             assert "as it was" in refused.sentence()
         missing = takeover(folder, "clear", "right")
@@ -179,6 +185,8 @@ def test_what_only_the_controller_knows(tmp_path: Path) -> None:
         ("set", "a", "--by", " , "),
         ("clear",),
         ("clear", "a", "--by", "b"),
+        ("clear", "a", "--force"),
+        ("status", "--force"),
         ("status", "a"),
         ("give", "a"),
     ],

@@ -148,6 +148,14 @@ def test_files_that_cannot_be(value: Any, said: str) -> None:
             {"x": ["a"], "a": ["d", "b"], "b": ["c"], "c": ["a"]},
             "topology-takeover: domains take over each other: a → b → c → a",
         ),
+        (
+            {"b": ["all"], "a": ["b"]},
+            "topology-takeover: domains take over each other: b → all → a → b",
+        ),
+        (
+            {"a": ["c"], "d": ["all"], "c": ["b"], "b": ["all"]},
+            "topology-takeover: domains take over each other: a → c → b → all → a",
+        ),
         ({"a": []}, "topology-takeover.a: names no domain that takes over, nor 'all'"),
         ({"a": "b"}, "topology-takeover.a: must be a list, not a text"),
         ({"a": ["b", "b"]}, "topology-takeover.a[1]: domain 'b' is given twice"),
@@ -196,6 +204,8 @@ def test_chains_are_no_cycles() -> None:
     """A domain that took over and fails can be taken over itself."""
     got = read(v2(**{"topology-takeover": {"a": ["b", "c"], "b": ["c"], "d": ["c"]}}))
     assert set(got.takeover.targets) == {"a", "b", "d"}
+    for both in ({"a": ["all"], "b": ["all"]}, {"a": ["all"], "d": ["b"], "c": ["all"]}):
+        assert set(read(v2(**{"topology-takeover": both})).takeover.targets) == {*both}
 
 
 WHOLE = json.dumps(v2(pools=[pool()], clusters=[{"clusterID": "c"}]))

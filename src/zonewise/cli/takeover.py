@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from zonewise.runtime.client.client import Client
     from zonewise.storage.configuration import StorageConfiguration
     from zonewise.storage.domains import Segments
+    from zonewise.storage.takeover import TakeoverMap
     from zonewise.storage.takeover.declaring import NodePlace
 
 DRIVER = "csi.zonewise.io"
@@ -46,12 +47,16 @@ LOOKS = 20
         "takeover status            # what is taken over, what is away from home",
         "takeover set a --by b,c    # nodes of b and c use the volumes of a",
         "takeover set a --by all    # nodes of every other domain do",
+        "takeover set a --by b --force   # though nodes of a are Ready",
         "takeover clear a           # give it back; no pod is evicted",
     ),
 )
 @click.argument("action", metavar="status|set|clear", type=click.Choice(["status", "set", "clear"]))
 @click.argument("domain", required=False, metavar="[DOMAIN]")
 @click.option("--by", metavar="DOMAIN,…|all", help="With 'set': the domains that stand in.")
+@click.option(
+    "--force", is_flag=True, help="With 'set': take over a domain although nodes of it are Ready."
+)
 @click.option(
     "--drivername", metavar="NAME", default=DRIVER, help=f"The driver.  [default: {DRIVER}]"
 )
@@ -62,31 +67,33 @@ def command(
     action: str,
     domain: str | None,
     by: str | None,
+    force: bool,
     drivername: str,
     output: str | None,
 ) -> int:
     """Let nodes of living domains use the volumes of one that failed, and give it back.
 
     A takeover declares the domain dead: pods on its nodes that are not Ready are removed, and a
-    node there that still uses a volume is shut out of it before another node uses it. A domain that
-    is given back gets its pods back when they are started again.
+    node there that still uses a volume is shut out of it before another node uses it. A domain with
+    Ready nodes is taken over only with --force. A domain that is given back gets its pods back when
+    they are started again.
 
     Domains are called by the values of the driver's labels: zone-a, or r1/zone-a.
     """
     if action == "status":
-        if domain or by is not None:
-            raise click.UsageError("status takes no domain and no --by; leave them out")
+        if domain or by is not None or force:
+            raise click.UsageError("status takes no domain, no --by and no --force; leave them out")
         return interrupts.run(_status(options, drivername, output))
     if not domain:
         raise click.UsageError(f"which domain? give its name: takeover {action} DOMAIN")
     if action == "clear":
-        if by is not None:
-            raise click.UsageError("--by is for 'set'; leave it out")
+        if by is not None or force:
+            raise click.UsageError("--by and --force are for 'set'; leave them out")
         return interrupts.run(_change(options, drivername, domain, None, output))
     targets = tuple(one.strip() for one in (by or "").split(",") if one.strip())
     if not targets:
         raise click.UsageError("by whom? give --by DOMAIN,… or --by all")
-    return interrupts.run(_change(options, drivername, domain, targets, output))
+    return interrupts.run(_change(options, drivername, domain, targets, output, force=force))
 
 
 async def _status(options: Options, driver: str, output: str | None) -> int:
@@ -105,13 +112,20 @@ async def _change(
     domain: str,
     targets: tuple[str, ...] | None,
     output: str | None,
+    *,
+    force: bool = False,
 ) -> int:
     from zonewise.cli.program.connection import connected
     from zonewise.csi.takeover.controller import ConfigMap
     from zonewise.csi.takeover.status import CONFIG, KEY, MARK, automatic_marks
     from zonewise.storage.configuration import parse_configuration
     from zonewise.storage.domains import DomainLabels
-    from zonewise.storage.takeover.declaring import still_down, still_ready, unknown_domain
+    from zonewise.storage.takeover.declaring import (
+        force_needed,
+        still_down,
+        still_ready,
+        unknown_domain,
+    )
     from zonewise.storage.takeover.editing import with_takeover_of
 
     namespace = options.namespace or NAMESPACE
@@ -129,10 +143,13 @@ async def _change(
                     )
                 ) from None
             seen = await _seen(client, driver, parse_configuration(changed, DomainLabels(driver)))
+            taken = parse_configuration(text, DomainLabels(driver)).takeover
             if targets is None:
-                _require_taken(domain, text)
+                _require_taken(domain, taken)
             elif unknown := unknown_domain((domain, *targets), seen.domains):
                 raise NotFound(Status(message=unknown, code=404))
+            elif not force and seen.known and (alive := force_needed(domain, seen.nodes, taken)):
+                raise Forbidden(Status(message=alive, code=403))
             told: dict[str, Any] = {"resourceVersion": metadata.resource_version}
             marks = automatic_marks(metadata.annotations)
             if targets is not None and domain in marks:
@@ -247,13 +264,9 @@ def _with_dead_pools(found: TakeoverStatus, told: TakeoverStatus | None) -> Take
     )
 
 
-def _require_taken(domain: str, text: str) -> None:
-    from zonewise.storage.configuration import parse_configuration
-    from zonewise.storage.domains import DomainLabels
-
-    taken = parse_configuration(text, DomainLabels(DRIVER)).takeover.targets
-    if domain not in taken:
-        names = ", ".join(sorted(taken))
+def _require_taken(domain: str, taken: TakeoverMap) -> None:
+    if domain not in taken.targets:
+        names = ", ".join(sorted(taken.targets))
         advice = f"these are: {names}" if names else "no domain is, so there is nothing to clear"
         raise NotFound(Status(message=f"{domain} is not taken over; {advice}", code=404))
 

@@ -118,6 +118,15 @@ def test_nobody_stands_in_for_each_other() -> None:
     assert life.codes == ["NobodyLeft"]
 
 
+def test_what_all_would_make_a_loop_is_left_to_the_healthy() -> None:
+    """A domain that a person let stand in for another one is taken over by name when it fails."""
+    life = Life()
+    life.taken = {"a": ("b",)}
+    life.look(0, "b")
+    life.look(PAUSE, "b")
+    assert life.taken == {"a": ("b",), "b": ("c",)}
+
+
 def test_the_configuration_turns_it_on() -> None:
     """Off without the key; a fault is one sentence with its place."""
     text = json.dumps({"version": 2, "automatic-takeover": {"by": ["all"], "pause": "5m"}})

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from zonewise.storage.takeover.declaring import NodePlace, still_down, still_ready, unknown_domain
+from zonewise.storage.takeover.declaring import (
+    NodePlace,
+    force_needed,
+    still_down,
+    still_ready,
+    unknown_domain,
+)
+from zonewise.storage.takeover.standing_in import NO_TAKEOVER, TakeoverMap
 
 DOMAINS = [{"region": "r1", "zone": zone} for zone in "cab"]
 
@@ -27,6 +34,17 @@ def test_a_takeover_of_the_living_is_warned_of() -> None:
     assert found.message == "2 of 3 nodes of a are Ready: a takeover declares them dead"
     assert still_ready("a", places(False)) is None
     assert still_ready("a", places()) is None
+
+
+def test_taking_over_the_living_needs_force() -> None:
+    """One Ready node is enough; a domain that is down, or taken over already, needs none."""
+    assert force_needed("a", places(False, True), NO_TAKEOVER) == (
+        "1 of 2 nodes of a are Ready: a takeover declares them dead; wait until they are not"
+        " Ready, or add --force to take a over nevertheless"
+    )
+    assert force_needed("a", places(False, False), NO_TAKEOVER) is None
+    assert force_needed("a", places(True), TakeoverMap({"a": ("b",)})) is None
+    assert force_needed("a", places(True), TakeoverMap({"b": ("c",)})) is not None
 
 
 def test_giving_back_the_dead_is_warned_of() -> None:

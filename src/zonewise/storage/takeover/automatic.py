@@ -5,6 +5,9 @@ is taken over when the backend has reported it failed for the whole pause withou
 is given back when it was healthy for as long. Every change restarts the pause, so a domain that
 flaps moves nothing in either direction: only being down, or up, for the whole pause does.
 
+Where an administrator let the failed domain stand in for another one, ``all`` would be a loop: then
+the healthy domains are named instead.
+
 What an administrator has decided is never undone: only domains that were taken over automatically
 are given back automatically. And where half of all domains or more seem to have failed, it is more
 likely that we are cut off: then nothing is taken over.
@@ -21,7 +24,7 @@ from zonewise.api.reason import Reason
 from zonewise.api.values import times
 from zonewise.storage import strict_json
 from zonewise.storage.strict_json import ShapeFault, at
-from zonewise.storage.takeover.standing_in import ALL, TakeoverMap
+from zonewise.storage.takeover.standing_in import ALL, TakeoverMap, takeover_loop
 
 SHORTEST = 30.0
 """Seconds; a shorter pause would take zones over that only restart."""
@@ -115,10 +118,13 @@ def decide_automatic(
             )
             continue
         taken = {*takeover.targets, *(one for one, by in changes.items() if by), *down}
+        left_to = settings.by
+        if settings.by == (ALL,) and takeover_loop({**takeover.targets, name: settings.by}):
+            left_to = tuple(well)
         targets = (
-            settings.by
-            if settings.by == (ALL,)
-            else tuple(one for one in settings.by if one != name and one not in taken)
+            left_to
+            if left_to == (ALL,)
+            else tuple(one for one in left_to if one != name and one not in taken)
         )
         if not targets:
             reasons.append(

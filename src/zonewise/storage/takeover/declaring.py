@@ -2,8 +2,8 @@
 
 A map in a file may name domains that do not exist yet, and only causes a warning. A command is
 typed by an administrator who looks at the cluster now: an unknown name is a typo, and is refused
-with the names that exist. That nodes of the domain are still, or not yet, Ready is a warning, and
-the command is carried out.
+with the names that exist. A domain with Ready nodes is taken over only if that is forced; if nodes
+of a domain that is given back are not yet Ready, that is a warning.
 
 All domains are given in the order of their labels.
 """
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from zonewise.api.reason import Reason
 from zonewise.storage.domains import Segments
-from zonewise.storage.takeover.standing_in import ALL, covers, domain_name
+from zonewise.storage.takeover.standing_in import ALL, TakeoverMap, covers, domain_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,17 @@ def still_ready(source: str, nodes: Iterable[NodePlace]) -> Reason | None:
         " dead",
         numbers={"ready": ready, "nodes": len(within)},
         fix=f"If {source} lives, give it back: zonewise takeover clear {source}.",
+    )
+
+
+def force_needed(source: str, nodes: Iterable[NodePlace], taken: TakeoverMap) -> str | None:
+    """The sentence for taking over a domain that is alive; None if it is down, or taken already."""
+    warning = still_ready(source, nodes)
+    if warning is None or source in taken.targets:
+        return None
+    return (
+        f"{warning.message}; wait until they are not Ready, or add --force to take {source} over"
+        " nevertheless"
     )
 
 

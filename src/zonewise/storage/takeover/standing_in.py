@@ -81,8 +81,8 @@ def parse_map(value: Any, where: str) -> TakeoverMap:
         if ALL in targets and len(targets) > 1:
             raise ShapeFault(place, f"{ALL!r} cannot be combined with others")
         found[source] = tuple(targets)
-    if cycle := _cycle(found):
-        raise ShapeFault(where, f"domains take over each other: {' → '.join(cycle)}")
+    if loop := takeover_loop(found):
+        raise ShapeFault(where, f"domains take over each other: {' → '.join(loop)}")
     return TakeoverMap(found)
 
 
@@ -92,13 +92,19 @@ def _check_name(name: str, where: str) -> None:
             raise ShapeFault(where, f"{name!r} is not a domain: {part!r} {fault}")
 
 
-def _cycle(targets: Mapping[str, tuple[str, ...]]) -> list[str]:
-    """Domains that take over each other, the first one also at the end; empty if there are none."""
+def takeover_loop(targets: Mapping[str, tuple[str, ...]]) -> list[str]:
+    """Domains that take over each other, the first one also at the end; empty if there are none.
+
+    ``all`` leads to every domain that names who takes it over: one that names a domain which is
+    taken over by ``all`` would wait for itself. Domains that are both taken over by ``all`` do not
+    lead to each other: they are left to those that are not taken over.
+    """
+    edges = {**targets, ALL: tuple(source for source, by in targets.items() if by != (ALL,))}
     finished: set[str] = set()
     for start in targets:
         if start in finished:
             continue
-        way: dict[str, Iterator[str]] = {start: iter(targets[start])}
+        way: dict[str, Iterator[str]] = {start: iter(edges[start])}
         while way:
             name, ahead = next(reversed(way.items()))
             following = next(ahead, None)
@@ -109,8 +115,8 @@ def _cycle(targets: Mapping[str, tuple[str, ...]]) -> list[str]:
             if following in way:
                 names = list(way)
                 return [*names[names.index(following) :], following]
-            if following in targets and following not in finished:
-                way[following] = iter(targets[following])
+            if following in edges and following not in finished:
+                way[following] = iter(edges[following])
     return []
 
 
