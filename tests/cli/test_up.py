@@ -21,6 +21,7 @@ import dns.message
 import dns.query
 import pytest
 from tests.cli.run_program import Result, apart, environment, here
+from tests.embedded.seed.eks_dump import eks_dump
 
 from zonewise.cli.local import composition
 from zonewise.runtime.controller.components import ComponentContext
@@ -315,6 +316,19 @@ steps:
     failed = here(capsys, "up", "--scenario", file, "--speed", "max")
     assert failed.code == 1
     assert "✗ nodes == 10, but it is 9" in failed.out
+
+
+def test_a_scenario_is_played_on_a_dump(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """--scenario with -f runs on the dump's nodes and prints first what is different there."""
+    dump = tmp_path / "dump.json"
+    dump.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": eks_dump()}))
+    file = tmp_path / "s.yaml"
+    file.write_text("steps: [{at: 0s, expect: [nodes == 40, ready shop/kafka == 6], within: 5m}]")
+    words = ("up", "-f", dump, "--keep-placement", "--scenario", file, "--speed", "max")
+    found = here(capsys, *words)
+    assert found.code == 0, found.out
+    assert re.search(r"^PersistentVolume +20 +is simulated here, without", found.out, re.MULTILINE)
+    assert "All expectations were met." in found.out
 
 
 @pytest.mark.timeout(600)

@@ -43,6 +43,8 @@ async def whole(
             parts=controllers(FeatureGates()),
         )
         await cluster.server.live()
+        objects = list(objects)
+        await cluster.plant_classes(objects)
         work = asyncio.create_task(cluster.run())
         try:
             refused = await cluster.seeder.plant(objects)

@@ -39,7 +39,7 @@ _OURS = frozenset({"lock", "state.db"})
         "up --data ./cluster                 # keep it: the same cluster next time",
         "up --zones a,b --nodes-per-zone 50  # another shape",
         "up -f dump.yaml                     # the shape of a real cluster, from kubectl get",
-        "up --scenario FILE --speed max      # play a scenario as fast as it goes",
+        "up --scenario FILE --speed max      # play a scenario as fast as it goes; also with -f",
         "up --network                        # as root: real packets between pods",
     ),
 )
@@ -157,8 +157,10 @@ def command(
     configure(verbosity=options.verbose or -1, format=options.log_format)
     host, port = _place(listen)
     shape = {"--zones": zones, "--nodes-per-zone": nodes_per_zone, "--cpu": cpu}
-    modes = {"--scenario": scenario, "--empty": empty, "--api-only": api_only, "-f": files}
-    _refuse_together(shape, modes)
+    modes = {"--empty": empty, "--api-only": api_only}
+    # A scenario has a cluster of its own, and may have the shape of a dump.
+    for filling in ({"--scenario": scenario}, {"-f": files}):
+        _refuse_together(shape, {**filling, **modes})
     if speed is not None and scenario is None:
         raise ConfigError("--speed is for a scenario; give one with --scenario")
     if keep_placement and not files:
@@ -177,7 +179,7 @@ def command(
 
         if data is not None:
             raise ConfigError("a scenario has a cluster of its own; leave out --data")
-        return play(scenario, speed or "1", gates)
+        return play(scenario, speed or "1", gates, content)
     kubelets = _kubelets(pod_start, stages)
     with _folder(data) as folder:
         plan = UpPlan(
@@ -251,7 +253,7 @@ def _dumped(files: Sequence[str], *, keep_placement: bool) -> Content:
         f"the dump {', '.join(files)}",
         found.objects,
         "-f",
-        (*found.left_out, *found.invented),
+        (*found.left_out, *found.changed, *found.invented),
     )
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -51,7 +51,7 @@ from zonewise.controllers.rollouts import RolloutsController, RolloutsSettings
 from zonewise.disruption import BudgetsCache
 from zonewise.disruption.definitions import definitions
 from zonewise.embedded.domain_guard import DomainGuard
-from zonewise.embedded.seed.seeder import Seeder
+from zonewise.embedded.seed.seeder import Obj, Seeder
 from zonewise.embedded.simulated_traffic import SimulatedTraffic
 from zonewise.runtime.controller.components import Component, ComponentContext, ComponentGroup
 from zonewise.webhook import Granting
@@ -124,6 +124,13 @@ class EmbeddedCluster:
         )
         self.server.evictions.guard = DomainGuard(self.server.state, cache, budgets_cache, granting)
         return budgets_cache
+
+    async def plant_classes(self, objects: Iterable[Obj]) -> None:
+        """Write the storage classes among objects that are planted later.
+
+        Before ``run``: the provisioner then finds them, and makes no other default beside theirs.
+        """
+        await self.seeder.plant(one for one in objects if one["kind"] == "StorageClass")
 
     async def run(self) -> None:
         """Let the components work until cancelled; raises what ended it."""

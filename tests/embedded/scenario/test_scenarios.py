@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tests.embedded.seed.eks_dump import eks_dump
 from tests.embedded.virtual_cluster import EPOCH, MEMORY
 
 from zonewise.api.errors import ConfigError
@@ -15,6 +19,7 @@ from zonewise.cli.local.composition import controllers, folder_driver
 from zonewise.embedded.scenario.assertions import Assertion
 from zonewise.embedded.scenario.player import play_scenario
 from zonewise.embedded.scenario.scenario import load, parse
+from zonewise.embedded.seed.dump_import import shape
 
 FILES = sorted(Path("examples/scenarios").glob("*.yaml"))
 TEXTS = {file.stem: file.read_bytes() for file in FILES}
@@ -29,7 +34,7 @@ steps:
 """
 
 
-async def play(text: bytes) -> tuple[bool, list[str]]:
+async def play(text: bytes, dump: Sequence[dict[str, Any]] | None = None) -> tuple[bool, list[str]]:
     """Play a scenario; whether it came true, and its lines."""
     loop = asyncio.get_running_loop()
     lines: list[str] = []
@@ -41,6 +46,7 @@ async def play(text: bytes) -> tuple[bool, list[str]]:
             say=lines.append,
             parts=controllers(FeatureGates()),
             volumes=folder_driver,
+            dump=dump,
         )
     return fine, lines
 
@@ -55,6 +61,50 @@ async def test_every_scenario_comes_true(file: Path) -> None:
     wanted = load(file)
     assert sum("✓ always" in line for line in lines) == len(wanted.always)
     assert sum("→" in line for line in lines) == sum(len(step.do) for step in wanted.steps)
+
+
+@pytest.mark.asyncio
+@pytest.mark.looptime
+async def test_no_workload_has_more_ready_pods_than_it_is_to_have() -> None:
+    """Also when a zone is healed, whose DaemonSets are to have more pods a moment later."""
+    _, lines = await play(TEXTS["zone-outage"])
+    pairs = [
+        tuple(map(int, pair.split("/")))
+        for line in lines
+        if "ready: " in line
+        for pair in re.findall(r" (\d+/\d+)", line)
+    ]
+    assert pairs
+    assert [pair for pair in pairs if pair[0] > pair[1]] == []
+
+
+@pytest.mark.asyncio
+@pytest.mark.looptime
+async def test_a_scenario_is_played_on_the_shape_of_a_dump() -> None:
+    """Nodes and workloads are the dump's; the demo is left out; pods wait for their zone's data."""
+    dump = shape(eks_dump(), keep_placement=True).objects
+    fine, lines = await play(
+        b"""
+workloads: [{apiVersion: v1, kind: Namespace, metadata: {name: own}}]
+steps:
+- {at: 0s, expect: [nodes == 40, ready shop/web == 30, ready shop/kafka == 6], within: 3m}
+- {at: 5m, do: fail zone eu-west-1a, expect: nodes in eu-west-1a == 0, within: 2m}
+- {at: 15m, expect: [ready shop/web == 30, ready shop/kafka == 3]}
+- {at: 16m, do: heal zone eu-west-1a, expect: ready shop/kafka == 6, within: 2m}
+""",
+        dump,
+    )
+    assert fine, "\n".join(lines)
+
+
+@pytest.mark.asyncio
+@pytest.mark.looptime
+async def test_what_a_dump_has_and_is_refused_does_not_fail_the_play() -> None:
+    """It is a line that says so."""
+    bad = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "Bad Name"}, "spec": {}}
+    fine, lines = await play(b"steps: [{at: 0s, expect: nodes == 0}]", [bad])
+    assert fine
+    assert 'left out: Service default/Bad Name: Service "Bad Name" is invalid' in lines[0]
 
 
 @pytest.mark.asyncio
@@ -92,7 +142,7 @@ def test_a_file_is_read_as_a_whole() -> None:
     found = parse(WHOLE, "test")
     assert found.seed == 7
     assert found.removal == "delete"
-    assert [node["metadata"]["name"] for node in found.layout.nodes()] == ["a-1", "b-1"]
+    assert [node["metadata"]["name"] for node in found.nodes] == ["a-1", "b-1"]
     assert found.always == (Assertion.parse("ready shop/web >= 1"),)
     assert found.steps[0].within == 90
 

@@ -69,6 +69,11 @@ class Host:
         self._services = cache.store(Service)
         self._slices = cache.store(EndpointSlice)
 
+    async def prepare(self, content: Content) -> None:
+        """Write what the components of a new cluster are to find when they start."""
+        if await seed_marker.recorded(self._cluster.client) is None:
+            await self._cluster.plant_classes(content.objects)
+
     async def plant(self, content: Content) -> list[KindDifference]:
         """Fill a new cluster; one that was filled before is left alone. What became different."""
         client = self._cluster.client
@@ -213,7 +218,7 @@ def introduce(
     if anew:
         console.print(cell(f"Recreated from the dump: {', '.join(anew)}"), style="dim")
         console.print()
-    if table := _differences(differences):
+    if table := difference_table(differences):
         console.print(table)
         console.print()
     console.print(next_steps(page, str(kubeconfig)), soft_wrap=True)
@@ -231,7 +236,7 @@ def _grouped(refused: list[SeedRefused]) -> list[KindDifference]:
     return [KindDifference(kind, why, tuple(names)) for (kind, why), names in groups.items()]
 
 
-def _differences(found: Sequence[KindDifference], most: int = 30) -> Table | None:
+def difference_table(found: Sequence[KindDifference], most: int = 30) -> Table | None:
     """What the user should know; what controllers recreate is left out."""
     from rich.table import Table
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from zonewise.api.errors import ConfigError
 from zonewise.api.gates import FeatureGates
 from zonewise.cli.local.composition import controllers, folder_driver
+from zonewise.cli.local.hosting import Content, difference_table
 from zonewise.cli.program.screen import cell, console
 from zonewise.embedded.scenario.player import play_scenario
 from zonewise.embedded.scenario.scenario import load
@@ -28,8 +29,8 @@ _VERDICTS = {
 _STYLES = {"✓": "green", "✗": "bold red", "→": "bold"}
 
 
-def play(file: str, speed: str, gates: FeatureGates) -> int:
-    """Play the scenario in a file; 0 if all expectations were met, else 1."""
+def play(file: str, speed: str, gates: FeatureGates, dump: Content | None = None) -> int:
+    """Play the scenario in a file, on a dump if given; 0 if all expectations held, else 1."""
     scenario = load(file)
     factor = _factor(speed)
     page = console()
@@ -49,10 +50,14 @@ def play(file: str, speed: str, gates: FeatureGates) -> int:
                 parts=controllers(gates),
                 volumes=folder_driver,
                 serve=factor != inf,
+                dump=None if dump is None else dump.objects,
             )
 
     if scenario.about:
         page.print(cell(scenario.about), style="bold")
+        page.print()
+    if dump is not None and (table := difference_table(dump.notes)):
+        page.print(table)
         page.print()
     with asyncio.Runner(loop_factory=lambda: VirtualTimeLoop(factor)) as runner:
         fine = runner.run(main())

@@ -127,6 +127,7 @@ async def _live(
     settle()  # What fills the cluster now may go on for minutes; the collector keeps out of it.
     try:
         async with asyncio.TaskGroup() as tasks:
+            await host.prepare(content)
             tasks.create_task(cluster.run())
             tasks.create_task(names.follow(Sources(locators=True, nodes=True)))
             differences = await host.plant(content)

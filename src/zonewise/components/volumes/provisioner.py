@@ -6,8 +6,8 @@ node affinity to it, and keeps its pods there from then on; on a node without a 
 node. A class that binds immediately has no node to use: claims are then spread over the zones by
 name, those of one StatefulSet over neighbouring ones.
 
-The class is the default and is created at every start if missing. Changes of it stay, and other
-classes may name the provisioner as well.
+The class is created at every start if missing, as the default unless another class is that
+already. Changes of it stay, and other classes may name the provisioner as well.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from zonewise.api.objects.storage import (
     PersistentVolumeSpec,
     StorageClass,
     VolumeNodeAffinity,
+    is_default_class,
 )
 from zonewise.components.volumes.well_known import (
     DRIVER,
@@ -60,8 +61,11 @@ class Provisioner:
 
     async def run(self) -> None:
         """Provision until cancelled."""
+        classes = await self._client.list(StorageClass)
+        others = any(is_default_class(one.metadata.annotations) for one in classes)
+        marks = {} if others else {DEFAULT_CLASS: "true"}
         standard = StorageClass(
-            metadata=ObjectMeta(name=STANDARD, annotations={DEFAULT_CLASS: "true"}),
+            metadata=ObjectMeta(name=STANDARD, annotations=marks),
             provisioner=EMBEDDED,
             reclaim_policy="Delete",
             volume_binding_mode=WAIT,

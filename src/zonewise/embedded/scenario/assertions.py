@@ -163,11 +163,20 @@ class Measurements:
         return found or self._daemonsets.get(key)
 
     def counts(self) -> dict[Key, tuple[int, int]]:
-        """Of each workload, how many pods are Ready and how many there are to be."""
-        stores = (self._deployments, self._statefulsets, self._daemonsets)
-        return {
-            one.key: (self._tally(one).ready, _desired(one)) for store in stores for one in store
+        """Of each workload, how many pods are Ready and how many there are to be.
+
+        How many pods a DaemonSet is to have is known only from its status, a moment later than its
+        pods; so both numbers are from there.
+        """
+        stores = (self._deployments, self._statefulsets)
+        found = {
+            one.key: (self._tally(one).ready, one.spec.replicas)
+            for store in stores
+            for one in store
         }
+        for each in self._daemonsets:
+            found[each.key] = (each.status.number_ready, each.status.desired_number_scheduled)
+        return found
 
     def _of_workload(self, asked: Assertion, workload: Workload) -> float:
         tally = self._tally(workload)

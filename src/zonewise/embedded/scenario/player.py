@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,7 +29,7 @@ from zonewise.components.kubelet.stages import default_stages, timed
 from zonewise.embedded.cluster import ClusterSettings, EmbeddedCluster, Parts
 from zonewise.embedded.scenario.actions import Action, ActionContext
 from zonewise.embedded.scenario.assertions import OF_SERVICES, Assertion, Measurements
-from zonewise.embedded.scenario.scenario import Scenario, ScenarioStep
+from zonewise.embedded.scenario.scenario import Obj, Scenario, ScenarioStep
 
 if TYPE_CHECKING:
     from zonewise.embedded.csi_driver import EmbeddedDriver
@@ -53,9 +53,16 @@ class Player:
     """One play."""
 
     def __init__(
-        self, scenario: Scenario, cluster: EmbeddedCluster, *, clock: Callable[[], float], say: Say
+        self,
+        scenario: Scenario,
+        cluster: EmbeddedCluster,
+        *,
+        dump: Sequence[Obj] | None = None,
+        clock: Callable[[], float],
+        say: Say,
     ) -> None:
         self._scenario = scenario
+        self._dump = dump
         self._cluster = cluster
         self._clock = clock
         self._say = say
@@ -71,9 +78,12 @@ class Player:
         await self._cluster.components.cache.synced()
         loop = asyncio.get_running_loop()
         self._start = loop.time()
-        objects = [*scenario.layout.nodes(), *scenario.objects]
-        for refused in await self._cluster.seeder.plant(objects):
-            self._fail(f"{refused.kind} {refused.name}: {refused.why}")
+        for refused in await self._cluster.seeder.plant(scenario.objects(self._dump)):
+            sentence = f"{refused.kind} {refused.name}: {refused.why}"
+            if self._dump is None:
+                self._fail(sentence)
+            else:
+                self._line(f"  left out: {sentence}")
         beside: list[asyncio.Task[None]] = [asyncio.create_task(self._tell_counts())]
         try:
             for number, step in enumerate(scenario.steps):
@@ -187,10 +197,12 @@ async def play_scenario(
     parts: Parts,
     volumes: Callable[[Path], EmbeddedDriver],
     serve: bool = False,
+    dump: Sequence[Obj] | None = None,
 ) -> bool:
     """Play a scenario on a cluster of its own; whether all expectations were met.
 
-    ``volumes`` gives the CSI driver, for a scenario that needs one.
+    ``volumes`` gives the CSI driver, for a scenario that needs one. ``dump`` has the objects of a
+    dump, if the cluster is to have its shape; those that are refused do not fail the play.
 
     With ``serve`` the cluster can be accessed from outside meanwhile; without, no thread and no
     socket is waited for, so the play is the same each time.
@@ -211,7 +223,8 @@ async def play_scenario(
             say(f"export KUBECONFIG={cluster.server.identity.kubeconfig.resolve()}")
         else:
             await cluster.server.live()
-        playing = Player(scenario, cluster, clock=clock, say=say)
+        await cluster.plant_classes(dump or ())
+        playing = Player(scenario, cluster, dump=dump, clock=clock, say=say)
         components = asyncio.create_task(cluster.run())
         play = asyncio.create_task(playing.play())
         try:

@@ -19,6 +19,9 @@
 ``do``, ``expect`` and ``always`` are a sentence or a list of them; ``embedded.scenario.actions``
 has what can be done and ``embedded.scenario.assertions`` what can be expected. Times count from the
 start. A file is read as a whole before anything starts, and what is wrong with it is one sentence.
+
+A scenario can also be played on the objects of a dump: these are then its nodes, and the demo is
+left out. Workloads that the file lists are created beside those of the dump.
 """
 
 from __future__ import annotations
@@ -84,15 +87,22 @@ class Scenario:
     """A scenario, ready to be played."""
 
     about: str
-    layout: NodeLayout
+    nodes: Sequence[Obj]
     pod_start: str
     removal: RemovalMode
     volumes: bool
     """Whether the cluster has the CSI driver."""
     seed: int
-    objects: Sequence[Obj]
+    workloads: Sequence[Obj] | None
+    """None stands for the demo."""
     always: tuple[Assertion, ...]
     steps: tuple[ScenarioStep, ...]
+
+    def objects(self, dump: Sequence[Obj] | None = None) -> list[Obj]:
+        """What the cluster has at the beginning, with or without a dump."""
+        if dump is not None:
+            return [*dump, *(self.workloads or ())]
+        return [*self.nodes, *(shop() if self.workloads is None else self.workloads)]
 
 
 def load(path: str | Path) -> Scenario:
@@ -137,16 +147,17 @@ def _scenario(file: _File) -> Scenario:
     if isinstance(file.workloads, str) and file.workloads != "shop":
         raise ConfigError('workloads is "shop" or a list of objects')
     cluster = file.cluster
+    layout = NodeLayout(
+        tuple(cluster.zones), cluster.nodes_per_zone, tuple(str(cpu) for cpu in cluster.cpu)
+    )
     return Scenario(
         about=file.about,
-        layout=NodeLayout(
-            tuple(cluster.zones), cluster.nodes_per_zone, tuple(str(cpu) for cpu in cluster.cpu)
-        ),
+        nodes=tuple(layout.nodes()),
         pod_start=cluster.pod_start,
         removal=cluster.workload_removal,
         volumes=cluster.volumes,
         seed=file.seed,
-        objects=shop() if isinstance(file.workloads, str) else file.workloads,
+        workloads=None if isinstance(file.workloads, str) else file.workloads,
         always=tuple(map(Assertion.parse, _lines(file.always))),
         steps=steps,
     )

@@ -7,10 +7,13 @@ Pure: objects in, objects out, and an account of what was changed. The rules, in
 * *Cannot work here*: what would call or run something that does not exist here (webhooks, API
   services, static pods) is left out and reported.
 * *Stripped*: what the other cluster's server and controllers wrote: status, identity, owners,
-  addresses of Services, bindings of claims. Of nodes the size stays.
-* *Simulated*: storage classes keep their names and get the provisioner of this cluster.
+  addresses of Services. Of nodes the size stays.
+* *Simulated*: volumes keep their claims and their places, storage classes their names; there is
+  no disk behind them (``dump_volumes``).
 * *Invented*: what is referred to and not in the dump, if nothing would start without it:
-  namespaces, service accounts, priority classes, storage classes, claims.
+  namespaces, service accounts, priority classes, storage classes, claims, volumes.
+
+What is kept and works in another way than in the other cluster is reported as well.
 
 With ``keep_placement`` pods that have a node keep it. Those of workloads come without an owner, and
 so do their ReplicaSets and ControllerRevisions: they are created before the workloads, which adopt
@@ -26,7 +29,17 @@ from typing import Any
 
 from zonewise.api.objects.pod_state import FINISHED
 from zonewise.api.objects.storage import LEGACY_CLASS
-from zonewise.components.volumes.well_known import EMBEDDED, WAIT
+from zonewise.components.volumes.provisioner import STANDARD as STANDARD_CLASS
+from zonewise.components.volumes.well_known import PROVISIONED_BY
+from zonewise.embedded.seed.dump_volumes import (
+    CLAIM_SIZE,
+    UNBOUND,
+    DumpVolumes,
+    added_class,
+    mapping_at,
+    storage_class,
+    take_volume,
+)
 from zonewise.embedded.seed.seeder import full_name
 from zonewise.runtime.cache import dump
 
@@ -44,8 +57,8 @@ HARDWARE = "is about hardware that is not here"
 CREDENTIALS = "is a credential of the other cluster"
 MALFORMED = "does not have the form of its kind"
 INVENTED = "is referred to and not in the dump"
-
-CLAIM_SIZE = "1Gi"
+NO_REVISIONS = "its pods may be replaced once; dump controllerrevisions as well to keep them"
+NO_CONVERSION = "its versions are not converted, as that would call a server that is not here"
 
 _ANEW = frozenset(
     {
@@ -98,7 +111,7 @@ _TEMPLATES: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class KindDifference:
-    """Objects of a kind that the cluster here does not have, or has in addition, and why."""
+    """Objects of a kind that differ from those of the dump, or are not in both, and why."""
 
     kind: str
     why: str
@@ -111,7 +124,24 @@ class DumpImport:
 
     objects: tuple[Obj, ...]
     left_out: tuple[KindDifference, ...]
+    changed: tuple[KindDifference, ...]
     invented: tuple[KindDifference, ...]
+
+
+class _Account:
+    """Names of objects by kind and reason."""
+
+    def __init__(self) -> None:
+        self._names: dict[tuple[str, str], list[str]] = {}
+
+    def add(self, obj: Obj, why: str) -> None:
+        self._names.setdefault((obj["kind"], why), []).append(full_name(obj))
+
+    def differences(self) -> tuple[KindDifference, ...]:
+        return tuple(
+            KindDifference(kind, why, tuple(sorted(names)))
+            for (kind, why), names in sorted(self._names.items())
+        )
 
 
 def read(entries: Iterable[dump.DumpEntry]) -> Iterator[Obj]:
@@ -125,32 +155,68 @@ def read(entries: Iterable[dump.DumpEntry]) -> Iterator[Obj]:
 
 def shape(objects: Iterable[Obj], *, keep_placement: bool = False) -> DumpImport:
     """The shape of the cluster that these objects are of."""
-    left: dict[tuple[str, str], list[str]] = {}
+    left, changed, invented = _Account(), _Account(), _Account()
     kept: list[Obj] = []
-    wanted: set[ReferenceKey] = set()
+    references: set[ReferenceKey] = set()
+    volumes = DumpVolumes(keep_placement=keep_placement)
     for obj in objects:
+        differences: list[str] = []
         try:
             why = _out(obj, keep_placement)
-            stripped = obj if why else _stripped(obj, keep_placement)
-            wanted.update(() if why else _references(stripped))
+            _look_for_volumes(obj, why, volumes)
+            if not why:
+                stripped, differences = _stripped(obj, keep_placement)
+                references.update(_references(stripped))
         except (AttributeError, KeyError, TypeError):
             why = MALFORMED  # the API server here would say the same, at length
         if why:
-            left.setdefault((obj["kind"], why), []).append(full_name(obj))
-        else:
-            kept.append(stripped)
-    made = list(_missing(kept, wanted))
-    more: dict[tuple[str, str], list[str]] = {}
-    for obj in made:
-        more.setdefault((obj["kind"], INVENTED), []).append(full_name(obj))
-    return DumpImport((*made, *kept), _account(left), _account(more))
-
-
-def _account(found: Mapping[tuple[str, str], list[str]]) -> tuple[KindDifference, ...]:
-    return tuple(
-        KindDifference(kind, why, tuple(sorted(names)))
-        for (kind, why), names in sorted(found.items())
+            left.add(obj, why)
+            continue
+        kept.append(stripped)
+        for difference in differences:
+            changed.add(stripped, difference)
+    for volume in volumes.of_new_pods(kept):
+        kept.remove(volume)
+        left.add(volume, ANEW)
+    for workload in _without_revisions(kept) if keep_placement else ():
+        changed.add(workload, NO_REVISIONS)
+    missing = list(_missing(kept, references))
+    made, unbound = volumes.completed((*missing, *kept))
+    for claim in unbound:
+        if claim in kept:
+            changed.add(claim, UNBOUND)
+    for obj in (*missing, *made):
+        invented.add(obj, INVENTED)
+    added = added_class(kept)
+    if added:
+        changed.add({"kind": "StorageClass", "metadata": {"name": STANDARD_CLASS}}, added)
+    return DumpImport(
+        (*missing, *made, *kept), left.differences(), changed.differences(), invented.differences()
     )
+
+
+def _without_revisions(objects: Iterable[Obj]) -> Iterator[Obj]:
+    """Workloads that cannot tell which of the pods they adopt are up to date."""
+    objects = list(objects)
+    revised = {
+        (one["metadata"].get("namespace"), one["metadata"]["name"].rpartition("-")[0])
+        for one in objects
+        if one["kind"] == "ControllerRevision"
+    }
+    for one in objects:
+        place = (one["metadata"].get("namespace"), one["metadata"]["name"])
+        if one["kind"] in ("DaemonSet", "StatefulSet") and place not in revised:
+            yield one
+
+
+def _look_for_volumes(obj: Obj, why: str, volumes: DumpVolumes) -> None:
+    match obj["kind"]:
+        case "Node":
+            volumes.add_node(obj)
+        case "Pod" if not _pod_ended(obj):
+            volumes.add_pod(obj)
+        case "PersistentVolumeClaim" if why == ANEW:
+            volumes.add_ephemeral_claim(obj)
 
 
 def _out(obj: Obj, keep_placement: bool) -> str:
@@ -159,7 +225,7 @@ def _out(obj: Obj, keep_placement: bool) -> str:
     name, labels = meta.get("name", ""), meta.get("labels") or {}
     if kind == "ControllerRevision" and keep_placement:
         return ""
-    if kind == "APIService" and not _at(obj, "spec").get("service"):
+    if kind == "APIService" and not mapping_at(obj, "spec").get("service"):
         return STANDARD
     for kinds, why in (
         (_ANEW, ANEW),
@@ -186,7 +252,7 @@ def _out(obj: Obj, keep_placement: bool) -> str:
             labels.get("endpointslice.kubernetes.io/managed-by") in _MANAGED_SLICES
         ):
             return ANEW
-        case "PersistentVolume" if _annotation(obj, "pv.kubernetes.io/provisioned-by"):
+        case "PersistentVolumeClaim" if _owner(obj) == "Pod":
             return ANEW
         case "ReplicaSet" if _owned(obj) and not keep_placement:
             return ANEW
@@ -202,16 +268,22 @@ def _out(obj: Obj, keep_placement: bool) -> str:
 def _pod_out(pod: Obj, keep_placement: bool) -> str:
     if _annotation(pod, "kubernetes.io/config.mirror") or _owner(pod) == "Node":
         return ON_NODE
-    if _at(pod, "status").get("phase") in FINISHED:
+    if _pod_ended(pod):
         return OVER
     if pod["metadata"].get("deletionTimestamp"):
         return LEAVING
-    placed = _at(pod, "spec").get("nodeName")
+    placed = mapping_at(pod, "spec").get("nodeName")
     return "" if not _owned(pod) or (keep_placement and placed) else ANEW
 
 
-def _stripped(given: Obj, keep_placement: bool) -> Obj:
+def _pod_ended(pod: Obj) -> bool:
+    return mapping_at(pod, "status").get("phase") in FINISHED
+
+
+def _stripped(given: Obj, keep_placement: bool) -> tuple[Obj, list[str]]:
+    """An object without what the other cluster wrote, and what else is different about it."""
     obj = copy.deepcopy(given)
+    differences: list[str] = []
     kind = obj["kind"]
     meta = obj.get("metadata") or {}
     obj["metadata"] = {key: meta[key] for key in _META if meta.get(key)}
@@ -246,20 +318,21 @@ def _stripped(given: Obj, keep_placement: bool) -> Obj:
             _job(obj, spec)
         case "Namespace":
             obj.pop("spec", None)
-        case "PersistentVolumeClaim":
-            spec.pop("volumeName", None)
         case "StorageClass":
-            return _class(obj)
+            return storage_class(obj)
         case "PersistentVolume":
-            spec.pop("claimRef", None)
+            provisioned = bool(_annotation(given, PROVISIONED_BY))
+            differences = take_volume(obj, status.get("phase", ""), provisioned=provisioned)
         case "CustomResourceDefinition":
+            if mapping_at(spec, "conversion").get("strategy") == "Webhook":
+                differences = [NO_CONVERSION]
             spec.pop("conversion", None)
         case "ServiceAccount":
             obj.pop("secrets", None)
     template = _template(obj)
     if template is not None:
-        _pod(_at(template, "spec"))
-    return obj
+        _pod(mapping_at(template, "spec"))
+    return obj, differences
 
 
 def _node(obj: Obj, spec: Obj, status: Obj) -> None:
@@ -291,16 +364,16 @@ def _terms(spec: Obj) -> Iterator[Obj]:
     """What a pod says about other pods: constraints and terms of its affinities."""
     yield from spec.get("topologySpreadConstraints") or ()
     for field in ("podAffinity", "podAntiAffinity"):
-        affinity = _at(spec, "affinity", field)
+        affinity = mapping_at(spec, "affinity", field)
         yield from affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or ()
         for weighted in affinity.get("preferredDuringSchedulingIgnoredDuringExecution") or ():
-            yield _at(weighted, "podAffinityTerm")
+            yield mapping_at(weighted, "podAffinityTerm")
 
 
 def _unmerge(term: Obj) -> None:
     """Take out of a selector what the server put there for the label keys beside it."""
     keys = {*(term.get("matchLabelKeys") or ()), *(term.get("mismatchLabelKeys") or ())}
-    selector = _at(term, "labelSelector")
+    selector = mapping_at(term, "labelSelector")
     if keys and "matchExpressions" in selector:
         rest = [one for one in selector["matchExpressions"] if one["key"] not in keys]
         selector["matchExpressions"] = rest
@@ -310,7 +383,7 @@ def _job(obj: Obj, spec: Obj) -> None:
     """The selector was made from the other cluster's uid."""
     if not spec.get("manualSelector"):
         spec.pop("selector", None)
-        for meta in (obj["metadata"], _at(obj, "spec", "template", "metadata")):
+        for meta in (obj["metadata"], mapping_at(obj, "spec", "template", "metadata")):
             labels = meta.get("labels") or {}
             for label in ("controller-uid", "batch.kubernetes.io/controller-uid"):
                 labels.pop(label, None)
@@ -331,10 +404,14 @@ def _missing(objects: Iterable[Obj], wanted: set[ReferenceKey]) -> Iterator[Obj]
             case "PriorityClass":
                 yield {**made, "apiVersion": "scheduling.k8s.io/v1", "value": 0}
             case "StorageClass":
-                yield _class({"metadata": meta})
+                yield storage_class({"metadata": meta})[0]
             case "PersistentVolumeClaim":
-                size = {"requests": {"storage": CLAIM_SIZE}}
-                yield {**made, "spec": {"accessModes": ["ReadWriteOnce"], "resources": size}}
+                spec = {
+                    "accessModes": ["ReadWriteOnce"],
+                    "resources": {"requests": {"storage": CLAIM_SIZE}},
+                    "volumeName": f"{namespace}-{name}",
+                }
+                yield {**made, "spec": spec}
             case _:
                 yield made
 
@@ -343,14 +420,14 @@ def _references(obj: Obj) -> Iterator[ReferenceKey]:
     """What an object, or its pods, cannot do without; some have no name."""
     namespace = obj["metadata"].get("namespace", "")
     yield "Namespace", "", namespace
-    own = _at(obj, "spec")
+    own = mapping_at(obj, "spec")
     if obj["kind"] == "PersistentVolumeClaim":
         named = obj["metadata"].get("annotations") or {}
         yield "StorageClass", "", named.get(LEGACY_CLASS, own.get("storageClassName")) or ""
     for claim in own.get("volumeClaimTemplates") or ():
-        yield "StorageClass", "", _at(claim, "spec").get("storageClassName") or ""
+        yield "StorageClass", "", mapping_at(claim, "spec").get("storageClassName") or ""
     template = obj if obj["kind"] == "Pod" else _template(obj)
-    spec = _at(template, "spec") if template is not None else {}
+    spec = mapping_at(template, "spec") if template is not None else {}
     account = spec.get("serviceAccountName") or spec.get("serviceAccount") or ""
     if account != "default":
         yield "ServiceAccount", namespace, account
@@ -358,33 +435,15 @@ def _references(obj: Obj) -> Iterator[ReferenceKey]:
     if not priority.startswith(_SYSTEM_PRIORITY):
         yield "PriorityClass", "", priority
     for volume in spec.get("volumes") or ():
-        claim = _at(volume, "persistentVolumeClaim").get("claimName") or ""
+        claim = mapping_at(volume, "persistentVolumeClaim").get("claimName") or ""
         yield "PersistentVolumeClaim", namespace, claim
-
-
-def _class(given: Obj) -> Obj:
-    """The storage class, with simulated volumes."""
-    return {
-        "apiVersion": "storage.k8s.io/v1",
-        "kind": "StorageClass",
-        "metadata": given["metadata"],
-        "provisioner": EMBEDDED,
-        "reclaimPolicy": given.get("reclaimPolicy") or "Delete",
-        "volumeBindingMode": given.get("volumeBindingMode") or WAIT,
-    }
+        drafted = mapping_at(volume, "ephemeral", "volumeClaimTemplate", "spec")
+        yield "StorageClass", "", drafted.get("storageClassName") or ""
 
 
 def _template(obj: Obj) -> Obj | None:
     path = _TEMPLATES.get(obj["kind"])
-    return _at(obj, *path) if path else None
-
-
-def _at(obj: Obj, *path: str) -> Obj:
-    """The mapping below a path, or an empty one."""
-    value: Any = obj
-    for step in path:
-        value = value.get(step) if isinstance(value, dict) else None
-    return value if isinstance(value, dict) else {}
+    return mapping_at(obj, *path) if path else None
 
 
 def _owned(obj: Obj) -> bool:
@@ -400,7 +459,7 @@ def _owner(obj: Obj) -> str:
 
 
 def _annotation(obj: Obj, name: str) -> str:
-    return str(_at(obj, "metadata", "annotations").get(name) or "")
+    return str(mapping_at(obj, "metadata", "annotations").get(name) or "")
 
 
 def _token(volume: str) -> bool:

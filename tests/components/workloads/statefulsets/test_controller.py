@@ -93,6 +93,25 @@ async def test_an_update_goes_from_the_top_and_an_undo_renumbers() -> None:
         assert here.numbers() == [2, 3]
 
 
+async def test_adopted_pods_of_an_unknown_revision_are_replaced(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """They are counted in no revision, and the status is written at each step of the update."""
+    async with set_cluster("n1") as here:
+        for name in ("web-0", "web-1"):
+            labels = {"app": "web", "controller-revision-hash": "web-elsewhere"}
+            spec = manifest()["spec"]["template"]["spec"]
+            await here.post(Pod, {"metadata": {"name": name, "labels": labels}, "spec": spec})
+        await until(lambda: all(ready(here.pod(name)) for name in ("web-0", "web-1")))
+        await here.post(StatefulSet, manifest(replicas=2))
+        await until(lambda: settled(here, 2))
+        hashes = {
+            here.pod(name).metadata.labels["controller-revision-hash"] for name in here.names()
+        }
+        assert hashes == {here.group().status.update_revision}
+    assert "not retried" not in caplog.text
+
+
 async def test_a_set_of_none_has_a_revision() -> None:
     """Revision 1 is there at 0 replicas."""
     async with set_cluster("n1") as here:

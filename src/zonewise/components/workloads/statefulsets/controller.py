@@ -117,7 +117,7 @@ class _Pass(Pass[StatefulSet]):
             if not self.errors:
                 await self._create(decision, rule, (current, update))
             if not self.errors:
-                outdated = await self._take_down(decision)
+                outdated = await self._take_down(decision, rule.current)
         await self._write_status(rule, counts, outdated, collisions)
         await self._forget(history, {rule.current, rule.update}, pods)
         return self.ended(pods)
@@ -258,12 +258,20 @@ class _Pass(Pass[StatefulSet]):
             given_away = await self.client.patch(cls, meta.name, meta.namespace, body)
             self._claimed.wrote(group.key, given_away)
 
-    async def _take_down(self, decision: StatefulSetPlan) -> int:
-        """Take pods down; gives how many of them were outdated."""
+    async def _take_down(self, decision: StatefulSetPlan, current: str) -> int:
+        """Take pods down; gives how many of them were of the current revision and are outdated.
+
+        Adopted pods can be of a revision that this set does not know.
+        """
         going = decision.departures[:BURST]
         pods = [one.pod for one in going]
         granted = {pod.metadata.uid for pod in await self.take_down(pods, len(pods))}
-        return sum(one.cause == "update" and one.pod.metadata.uid in granted for one in going)
+        return sum(
+            one.cause == "update"
+            and one.pod.metadata.uid in granted
+            and one.pod.metadata.labels.get(REVISION_LABEL) == current
+            for one in going
+        )
 
     async def _write_status(
         self,
