@@ -213,6 +213,7 @@ def test_what_the_server_merged_into_selectors_is_taken_out() -> None:
         ),
         (made("Node", spec={"taints": ["what?"]}), MALFORMED),
         (made("Pod", spec={"volumes": 5}), MALFORMED),
+        (made("Pod", spec={"priorityClassName": "gold", "serviceAccountName": 5}), MALFORMED),
     ],
 )
 def test_what_cannot_live_here_is_left_out_with_a_reason(obj: Obj, why: str) -> None:
@@ -267,12 +268,66 @@ def test_an_object_without_a_name_is_told_with_its_line() -> None:
         list(read(entries))
 
 
+@pytest.mark.parametrize(
+    ("metadata", "says"),
+    [
+        ("{name: y}", r"the name of this Pod is read as true, which is not text; put it in quotes"),
+        ("{name: 1}", "the name of this Pod is read as 1, "),
+        ("{name: [x]}", r'the name of this Pod is read as \["x"\], '),
+        ("{name: x, namespace: no}", "the namespace of this Pod is read as false, "),
+        ("[x]", "this Pod has no name"),
+        ("5", "this Pod has no name"),
+    ],
+)
+def test_a_name_that_yaml_reads_as_something_else_is_told(metadata: str, says: str) -> None:
+    """One sentence with file and line says what was read and what to write instead."""
+    text = f"apiVersion: v1\nkind: Pod\nmetadata: {metadata}\n"
+    with pytest.raises(ConfigError, match=rf"^d\.yaml:1: {says}"):
+        list(read(dump.parse(text.encode(), "d.yaml")))
+
+
+@pytest.mark.asyncio
+@pytest.mark.looptime
+@pytest.mark.parametrize("kind", ["Node", "Pod", "Service", "ConfigMap", "StorageClass"])
+async def test_wrongly_typed_fields_of_a_dump_are_told_and_do_no_harm(kind: str) -> None:
+    """An object with metadata or spec of a wrong type is left out or refused, with a reason."""
+    wrong = [
+        {"metadata": {"name": "x", "labels": {"a": True}}},
+        {"metadata": {"name": "x", "labels": 5}},
+        {"metadata": {"name": "x", "annotations": ["y"]}},
+        {"metadata": {"name": "x", "ownerReferences": "y"}},
+        {"metadata": {"name": "x"}, "spec": True},
+        {"metadata": {"name": "x"}, "spec": {"volumes": {"a": 1}, "ports": 3, "taints": "y"}},
+        {"metadata": {"name": "x"}, "spec": [1], "status": 7, "data": 3, "provisioner": 5},
+    ]
+    version = "storage.k8s.io/v1" if kind == "StorageClass" else "v1"
+    async with whole() as cluster:
+        for fields in wrong:
+            obj = {"apiVersion": version, "kind": kind, **fields}
+            found = shape([obj], keep_placement=True)
+            for refused in await cluster.seeder.plant(found.objects):
+                assert refused.why
+
+
+_VOLUME_FIELDS = ("claimRef", "csi", "driver", "name", "namespace", "nodeName", "volumeName")
+
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=3),
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.dictionaries(
-            st.sampled_from(["spec", "template", "metadata", "volumes", "taints", "labels", "key"]),
+            st.sampled_from(
+                [
+                    "spec",
+                    "template",
+                    "metadata",
+                    "volumes",
+                    "taints",
+                    "labels",
+                    "key",
+                    *_VOLUME_FIELDS,
+                ]
+            ),
             inner,
             max_size=3,
         )
@@ -282,7 +337,21 @@ values = st.recursive(
 
 
 @given(
-    st.sampled_from(["Node", "Pod", "Service", "Job", "Deployment", "StatefulSet", "Namespace"]),
+    st.sampled_from(
+        [
+            "CustomResourceDefinition",
+            "Deployment",
+            "Job",
+            "Namespace",
+            "Node",
+            "PersistentVolume",
+            "PersistentVolumeClaim",
+            "Pod",
+            "Service",
+            "StatefulSet",
+            "StorageClass",
+        ]
+    ),
     st.dictionaries(st.sampled_from(["spec", "status", "type"]), values),
     st.dictionaries(st.sampled_from(["annotations", "labels", "ownerReferences"]), values),
     st.booleans(),

@@ -23,12 +23,14 @@ what their selectors match, as workloads do. Without it the scheduler here decid
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from zonewise.api.objects.pod_state import FINISHED
 from zonewise.api.objects.storage import LEGACY_CLASS
+from zonewise.api.values.printable import visible
 from zonewise.components.volumes.provisioner import STANDARD as STANDARD_CLASS
 from zonewise.components.volumes.well_known import PROVISIONED_BY
 from zonewise.embedded.seed.dump_volumes import (
@@ -145,10 +147,22 @@ class _Account:
 
 
 def read(entries: Iterable[dump.DumpEntry]) -> Iterator[Obj]:
-    """The objects of a dump; one that has no name is reported with file and line."""
+    """The objects of a dump; one that has no name is reported with file and line.
+
+    So is one whose name or namespace is not text: YAML reads ``y``, ``on`` and ``1`` otherwise.
+    """
     for entry in entries:
         obj = entry.plain()
-        if not isinstance(obj.get("metadata"), dict) or not obj["metadata"].get("name"):
+        meta = mapping_at(obj, "metadata")
+        for field in ("name", "namespace"):
+            value = meta.get(field)
+            if value is not None and not isinstance(value, str):
+                shown = visible(json.dumps(value, default=str))[:40]
+                raise entry.error(
+                    f"the {field} of this {entry.kind} is read as {shown}, which is not text;"
+                    f' put it in quotes, as in {field}: "y"'
+                )
+        if not meta.get("name"):
             raise entry.error(f"this {entry.kind} has no name")
         yield {**obj, "apiVersion": entry.api_version, "kind": entry.kind}
 
@@ -166,7 +180,7 @@ def shape(objects: Iterable[Obj], *, keep_placement: bool = False) -> DumpImport
             _look_for_volumes(obj, why, volumes)
             if not why:
                 stripped, differences = _stripped(obj, keep_placement)
-                references.update(_references(stripped))
+                references |= _references(stripped)
         except (AttributeError, KeyError, TypeError):
             why = MALFORMED  # the API server here would say the same, at length
         if why:
@@ -416,8 +430,15 @@ def _missing(objects: Iterable[Obj], wanted: set[ReferenceKey]) -> Iterator[Obj]
                 yield made
 
 
-def _references(obj: Obj) -> Iterator[ReferenceKey]:
+def _references(obj: Obj) -> set[ReferenceKey]:
     """What an object, or its pods, cannot do without; some have no name."""
+    found = set(_named(obj))
+    if not all(isinstance(part, str) for reference in found for part in reference):
+        raise TypeError("a name is not text")
+    return found
+
+
+def _named(obj: Obj) -> Iterator[ReferenceKey]:
     namespace = obj["metadata"].get("namespace", "")
     yield "Namespace", "", namespace
     own = mapping_at(obj, "spec")

@@ -156,7 +156,7 @@ class DumpVolumes:
         for claim in [*claims, *(self._ephemeral if self._keep_placement else ())]:
             spec = mapping_at(claim, "spec")
             name = spec.get("volumeName")
-            if not name or name in volumes:
+            if not isinstance(name, str) or not name or name in volumes:
                 continue
             affinity = self._affinity(_key(claim))
             if affinity is not None:

@@ -94,7 +94,7 @@ async def test_an_update_goes_from_the_top_and_an_undo_renumbers() -> None:
 
 
 async def test_adopted_pods_of_an_unknown_revision_are_replaced(
-    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """They are counted in no revision, and the status is written at each step of the update."""
     async with set_cluster("n1") as here:
@@ -109,7 +109,7 @@ async def test_adopted_pods_of_an_unknown_revision_are_replaced(
             here.pod(name).metadata.labels["controller-revision-hash"] for name in here.names()
         }
         assert hashes == {here.group().status.update_revision}
-    assert "not retried" not in caplog.text
+    assert "not retried" not in capsys.readouterr().err
 
 
 async def test_a_set_of_none_has_a_revision() -> None:
