@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
 
+import pytest
 from tests.apiserver.strategy.case_runner import MERGE, PLAIN
-from tests.apiserver.strategy.case_tables import NAMESPACE, embedded, open_namespace
+from tests.apiserver.strategy.case_tables import NAMESPACE, OWNER, embedded, open_namespace
 
-from zonewise.apiserver.server import ApiServer
+from zonewise.api.gates import FeatureGates
+from zonewise.apiserver.request.call import Call
+from zonewise.apiserver.server import ApiServer, ServerSettings
 
 SERVICES = f"/api/v1/namespaces/{NAMESPACE}/services"
 MODE = "service.kubernetes.io/topology-mode"
@@ -38,4 +42,33 @@ async def test_annotations_of_services(tmp_path: Path) -> None:
     change = {"metadata": {"annotations": {"zonewise.io/overload": "30%/20%"}}}
     code, refused = await send("PATCH", f"{SERVICES}/s", change, MERGE)
     assert (code, refused["reason"]) == (422, "Invalid")
+    await server.close()
+
+
+@pytest.mark.parametrize("gate", [True, False])
+async def test_prefer_zone_without_its_gate_is_stored_with_a_warning(
+    tmp_path: Path, gate: bool
+) -> None:
+    """Who asks for hints that nobody gives is told so at once."""
+    gates = FeatureGates({"TopologyAwareHints": gate})
+    server = ApiServer(
+        tmp_path,
+        settings=ServerSettings(gates=gates),
+        clock=lambda: 1.8e9,
+        rng=random.Random(7),
+        inline=True,
+    )
+    await server.boot()
+    await open_namespace(embedded(server))
+    spec = {"ports": [{"port": 80}], "trafficPolicy": "PreferZone"}
+    body = json.dumps({"metadata": {"name": "s"}, "spec": spec}).encode()
+    answer = await server.handle(
+        Call(method="POST", path=SERVICES, user=OWNER, headers=PLAIN, body=body)
+    )
+    assert json.loads(answer.body)["spec"]["trafficPolicy"] == "PreferZone"
+    warning = (
+        "spec.trafficPolicy: PreferZone has no effect while the feature gate TopologyAwareHints"
+        " is off"
+    )
+    assert list(answer.warnings) == ([] if gate else [warning])
     await server.close()

@@ -23,6 +23,7 @@ from zonewise.components.nodelifecycle import (
     PodCollector,
     TaintEviction,
 )
+from zonewise.runtime.client.client import Client
 from zonewise.runtime.controller.components import ComponentGroup
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
@@ -92,6 +93,36 @@ class Scene:
         found = self.pods.get(("default", name))
         conditions = found.status.conditions if found else ()
         return next((one.status for one in conditions if one.type == "Ready"), "")
+
+
+async def test_a_pod_that_was_replaced_meanwhile_does_not_spare_its_node(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A lost node is tainted although one of its pods is another one of that name by now."""
+    original = Client.patch_status
+    replaced: list[str] = []
+
+    async def patch_status(client: Client, item: Any, status: object, **options: Any) -> Any:
+        if isinstance(item, Pod) and item.metadata.name == "web" and armed and not replaced:
+            replaced.append(item.metadata.uid)
+            await client.delete(Pod, "web", "default", grace_period=0)
+            await scene.run("web", "b1")
+        return await original(client, item, status, **options)
+
+    armed = False
+    monkeypatch.setattr(Client, "patch_status", patch_status)
+    async with virtual_cluster(PARTS) as cluster:
+        scene = Scene(cluster)
+        await scene.build("a1", "a2", "b1")
+        await scene.run("web", "a1")
+        await scene.run("other", "a1")
+        armed = True
+        await scene.fail("a1")
+        await scene.tainted("a1", LOST)
+        assert replaced
+        await until(lambda: scene.pod_ready("other") == "False")
+        assert scene.pod_ready("web") == "True"
+    assert "not retried" not in capsys.readouterr().err
 
 
 async def test_a_silent_node_is_lost_and_its_pods_leave_after_their_time() -> None:

@@ -17,6 +17,7 @@ from zonewise.api.errors import (
     Conflict,
     Invalid,
     NotFound,
+    Terminal,
     TooManyRequests,
     UnsupportedMediaType,
 )
@@ -103,6 +104,22 @@ async def test_create_get_and_the_ways_they_fail(client: Client, space: str) -> 
     with pytest.raises(Invalid) as refused:
         await client.create(Lease(metadata=ObjectMeta(name="Bad_Name", namespace=space)))
     assert refused.value.details.causes
+
+
+async def test_a_patch_of_a_successor_is_a_conflict(client: Client, space: str) -> None:
+    """Who patches an object that was deleted and created again may look again and go on."""
+    lease = Lease(metadata=ObjectMeta(name="again", namespace=space))
+    first = await client.create(lease)
+    await client.delete(Lease, "again", space)
+    await client.create(lease)
+    body = {"metadata": {"uid": first.metadata.uid}, "spec": {"holderIdentity": "me"}}
+    with pytest.raises(Conflict) as refused:
+        await client.patch(Lease, "again", space, body)
+    assert not isinstance(refused.value, Terminal)
+    with pytest.raises(Conflict):
+        await client.apply(Lease, "again", space, body)
+    with pytest.raises(Invalid):
+        await client.patch(Lease, "again", space, {"spec": {"leaseDurationSeconds": -1}})
 
 
 async def test_a_dry_run_leaves_nothing(client: Client, space: str) -> None:

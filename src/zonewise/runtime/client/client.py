@@ -22,7 +22,7 @@ from typing import Any, Generic, Literal, TypeVar
 import msgspec
 
 from zonewise.api.codec import Decoder, Page, decoder, encode, page_decoder
-from zonewise.api.errors import Gone, ParseError, ProtocolError
+from zonewise.api.errors import Conflict, Gone, Invalid, ParseError, ProtocolError
 from zonewise.api.meta import Object
 from zonewise.api.resource import Resource
 from zonewise.api.struct import Struct
@@ -217,9 +217,11 @@ class Client:
         subresource: str | None = None,
         dry_run: bool = False,
     ) -> T:
-        """Change some fields; ``body`` is plain values, Structs among them if one likes."""
-        answer = await self._write(
-            "PATCH",
+        """Change some fields; ``body`` is plain values, Structs among them if one likes.
+
+        If ``body`` has a uid and the object there has another, that is a ``Conflict``.
+        """
+        answer = await self._patch(
             cls.resource.path(namespace, name, subresource),
             msgspec.json.encode(body),
             content_type=_PATCH_TYPES[kind],
@@ -277,8 +279,7 @@ class Client:
         query = self._writing(dry_run, manager=field_manager)
         if force:
             query["force"] = "true"
-        answer = await self._write(
-            "PATCH",
+        answer = await self._patch(
             resource.path(namespace, name, subresource),
             msgspec.json.encode({**body, **names}),
             content_type="application/apply-patch+yaml",
@@ -390,6 +391,35 @@ class Client:
         if not version.git_version:
             raise _nonsense("no version")
         return version
+
+    async def _patch(
+        self,
+        path: str,
+        body: bytes,
+        *,
+        query: Mapping[str, str],
+        content_type: str,
+        repeatable: bool = False,
+    ) -> RequestResult:
+        """Send a patch; a successor of the object that it is for is a ``Conflict``.
+
+        To the server another uid is a change of a field that must not change (422). That would be
+        final, while the object was merely deleted and created again since it was read.
+        """
+        try:
+            return await self._write(
+                "PATCH",
+                path,
+                body,
+                content_type=content_type,
+                query=query,
+                repeatable=repeatable,
+            )
+        except Invalid as error:
+            if all(cause.field != "metadata.uid" for cause in error.details.causes):
+                raise
+            status = msgspec.structs.replace(error.status, code=409, reason="Conflict")
+            raise Conflict(status) from error
 
     async def _write(
         self,

@@ -8,6 +8,7 @@ the write.
 from __future__ import annotations
 
 from zonewise.api import ObjectMeta, Service, ServiceSpec, field_errors
+from zonewise.api.gates import TOPOLOGY_AWARE_HINTS
 from zonewise.api.values import names
 from zonewise.apiserver.strategy import metadata
 from zonewise.apiserver.strategy.base import Faults, Obj, Rules, StrategyContext
@@ -118,8 +119,16 @@ class ServiceRules(Rules):
         return found + self._faults(obj) + service_faults(_hinting(obj), _hinting(old))
 
     def warn(self, obj: Obj, old: Obj | None, context: StrategyContext) -> None:
-        """Addresses that are old, oddly written or without effect."""
+        """Addresses that are old, oddly written or without effect; a policy whose gate is off."""
         context.warnings.extend(service_warnings(obj))
+        if (
+            obj["spec"].get("trafficPolicy") == "PreferZone"
+            and not context.gates[TOPOLOGY_AWARE_HINTS]
+        ):
+            context.warnings.append(
+                "spec.trafficPolicy: PreferZone has no effect while the feature gate"
+                f" {TOPOLOGY_AWARE_HINTS} is off"
+            )
 
     def allocate(self, obj: Obj, old: Obj | None, context: StrategyContext) -> Faults:
         """Take addresses and node ports, the requested ones or any."""
