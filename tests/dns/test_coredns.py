@@ -28,8 +28,8 @@ class Outside:
     def is_own_probe(self, question: Question) -> bool:
         return False
 
-    async def look_up(self, question: Question) -> Message:
-        packet = write_question(7, question.name, question.type, do=False, cd=False)
+    async def look_up(self, question: Question, source: str) -> Message:
+        packet = write_question(7, question.name, question.type)
         told = answer(dns.message.from_wire(packet), EXTERNAL)
         return read_message(told.to_wire())[1]
 

@@ -205,7 +205,7 @@ async def test_times_to_live_are_counted_down_once_a_second() -> None:
 async def test_those_who_wait_for_one_answer_are_bounded() -> None:
     """A flood of one question to a server that never answers is not kept in memory."""
     async with other(lambda _: None) as (silent, mute):
-        forwarder = Forwarder(lambda: [silent], waiting=2, deadline=0.5)
+        forwarder = Forwarder(lambda: [silent], waiting=4, deadline=0.5)
         async with serving(names(forwards=forwarder)) as number:
             same = [asyncio.create_task(udp(number, "a.example.")) for _ in range(5)]
             await until(lambda: bool(mute.asked))

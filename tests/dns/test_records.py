@@ -360,7 +360,7 @@ class Elsewhere:
     def is_own_probe(self, question: Question) -> bool:
         return False
 
-    async def look_up(self, question: Question) -> Message:
+    async def look_up(self, question: Question, source: str) -> Message:
         return Message(Rcode.NXDOMAIN)
 
 

@@ -280,6 +280,27 @@ async def test_other_names_are_asked_of_others() -> None:
             assert len({query.id for query in peer.asked}) > 1
 
 
+async def test_rd_is_the_clients_there_and_back() -> None:
+    """Others are asked with the question's RD, and the answer has it whatever they set."""
+
+    def contrary(query: dns.message.Message) -> dns.message.Message:
+        found = says("A 198.51.100.7")(query)
+        assert isinstance(found, dns.message.Message)
+        found.flags ^= dns.flags.RD
+        return found
+
+    async with (
+        other(contrary) as (upstream, peer),
+        serving(names(forwards=Forwarder(lambda: [upstream]))) as number,
+    ):
+        for rd in (0, dns.flags.RD):
+            for ask in (dns.asyncquery.udp, dns.asyncquery.udp, dns.asyncquery.tcp):
+                query = dns.message.make_query("www.example.com.", "A", flags=rd)
+                answer = await ask(query, "127.0.0.1", timeout=10, port=number)
+                assert answer.flags & dns.flags.RD == rd
+    assert [query.flags & dns.flags.RD for query in peer.asked] == [0, dns.flags.RD]
+
+
 async def test_an_alias_ends_outside() -> None:
     """ExternalName: the alias first, then what others know; AA, because the alias is ours."""
     async with other(says("A 198.51.100.7")) as (upstream, _):

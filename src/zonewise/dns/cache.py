@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from zonewise.dns.wire import CD, Message, Question, Rcode, RecordType, ResourceRecord
+from zonewise.dns.wire import CD, RD, Message, Question, Rcode, RecordType, ResourceRecord
 
 ENTRIES = 10_000
 BYTES = 64 << 20
@@ -28,7 +28,7 @@ STALE_TTL = 30
 RECORD_BYTES = 300
 """What a record takes beside its name and data."""
 
-CacheKey: TypeAlias = tuple[bytes, int, bool, bool]
+CacheKey: TypeAlias = tuple[bytes, int, bool, int]
 
 
 @dataclass(slots=True)
@@ -42,7 +42,7 @@ class _Entry:
 
 
 class AnswerCache:
-    """Answers by name, type and DNSSEC flags; times are seconds of any steady clock."""
+    """Answers by name, type and the flags that are sent on; times are seconds of any steady clock."""
 
     def __init__(
         self, *, entries: int = ENTRIES, most_bytes: int = BYTES, stale: float = 0.0
@@ -104,7 +104,7 @@ class AnswerCache:
 def cache_key(question: Question) -> CacheKey:
     """What makes two questions the same for other servers."""
     do = question.edns is not None and question.edns.do
-    return question.lower, question.type, do, bool(question.flags & CD)
+    return question.lower, question.type, do, question.flags & (RD | CD)
 
 
 def _life(kind: int, message: Message) -> int:

@@ -9,13 +9,16 @@ refused, SERVFAIL or REFUSED) is not waited for. Servers that failed lately are 
 that stay silent are asked once more in the same order, because packets get lost. After ``DEADLINE``
 the answer is SERVFAIL, or a stale one.
 
-*Bounded*: so many questions at a time, and so many clients that wait for them; one more is SERVFAIL
-at once. The same question of many clients is forwarded once.
+*Bounded*: so many questions at a time for the servers of each stub domain and for the others, and
+so many clients that wait for them; one more is SERVFAIL at once. Servers that are silent thus keep
+nobody from the others, and no client gets more of either than are left (``zonewise.dns.shares``):
+names that nobody answers hold their place for seconds. The same question of many clients is
+forwarded once, and counts for the first of them.
 
 *Loops.* A server that leads back to us would turn one question into thousands. Each server is sent
-a random question; a server that makes it arrive here is not used any more, and that is logged.
-Until then, a question that comes back finds itself pending and waits for its own answer, so it goes
-round once.
+a random question from time to time; a server that makes it arrive here is not used until one such
+question does not arrive, and both are logged. Until then, a question that comes back finds itself
+pending and waits for its own answer, so it goes round once.
 """
 
 from __future__ import annotations
@@ -27,9 +30,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from zonewise.dns.cache import AnswerCache, CacheKey, cache_key
-from zonewise.dns.names import is_within, labels_of, name_of, parse_domain
+from zonewise.dns.names import ROOT, is_within, labels_of, name_of, parse_domain
+from zonewise.dns.shares import Shares
 from zonewise.dns.upstream import Upstream, UpstreamFailed, ask, is_address
-from zonewise.dns.wire import IN, Message, Question, Rcode, RecordType
+from zonewise.dns.wire import IN, RD, Message, Question, Rcode, RecordType
 from zonewise.runtime.process.logs import logger
 
 RESOLV_CONF = Path("/etc/resolv.conf")
@@ -41,6 +45,9 @@ REST = 10.0
 CONCURRENT = 1000
 WAITING = 10_000
 PROBE_EVERY = 60.0
+PROBE_AGAIN = 10.0
+"""How often servers are probed while one of them leads back to us."""
+
 HIGHEST_CODE = 15
 """Higher codes need EDNS, so they are about what a server and we say to each other."""
 
@@ -71,9 +78,8 @@ class Forwarder:
         self.rejected = 0
         self._servers = servers
         self._stubs = dict(stubs or {})
-        self._most = concurrent
-        self._most_waiting = waiting
-        self._waiting = 0
+        self._places = {domain: Shares(concurrent) for domain in (ROOT, *self._stubs)}
+        self._waiting = Shares(waiting)
         self._patience = patience
         self._deadline = deadline
         self._open: dict[CacheKey, asyncio.Task[Message]] = {}
@@ -84,45 +90,54 @@ class Forwarder:
         self.looping: set[Upstream] = set()
 
     def is_own_probe(self, question: Question) -> bool:
-        """Whether a question is our own probe that came back; its server is not used any more."""
+        """Whether a question is our own probe that came back; its server is not used then."""
         upstream = self._probes.pop(question.lower, None)
         if upstream is None:
             return False
         if upstream not in self.looping:
             self.looping.add(upstream)
             _log.error(
-                "an upstream leads back to this server and is no longer used",
+                "an upstream leads back to this server and is not used until it no longer does",
                 upstream=str(upstream),
             )
         return True
 
-    async def look_up(self, question: Question) -> Message:
-        """The answer, from the cache or from a server; SERVFAIL if there is none."""
+    async def look_up(self, question: Question, source: str) -> Message:
+        """The answer for a client, from the cache or from a server; SERVFAIL if there is none."""
         now = asyncio.get_running_loop().time
         self._look_for_loops(now())
         known = self.cache.get(question, now())
         if known is not None:
             return known
-        if self._waiting >= self._most_waiting:
+        if not self._waiting.take(source):
             self.rejected += 1
             return Message(Rcode.SERVFAIL)
-        key = cache_key(question)
-        task = self._open.get(key)
-        if task is None:
-            if len(self._open) >= self._most:
+        try:
+            task = self._open.get(cache_key(question)) or self._begin(question, source)
+            if task is None:
                 self.rejected += 1
                 return Message(Rcode.SERVFAIL)
-            task = asyncio.create_task(self._asked(question))
-            self._open[key] = task
-            task.add_done_callback(lambda _: self._open.pop(key, None))
-        self._waiting += 1
-        try:
             message = await asyncio.shield(task)
         finally:
-            self._waiting -= 1
+            self._waiting.give_back(source)
         if message.rcode == Rcode.SERVFAIL:
             return self.cache.get_stale(question, now()) or message
         return message
+
+    def _begin(self, question: Question, source: str) -> asyncio.Task[Message] | None:
+        """Forward a question that is not forwarded yet, if its source may have another place."""
+        domain, key = self._domain(question), cache_key(question)
+        places = self._places[domain]
+        if not places.take(source):
+            return None
+        task = self._open[key] = asyncio.create_task(self._asked(question, domain))
+
+        def ended(_: asyncio.Task[Message]) -> None:
+            del self._open[key]
+            places.give_back(source)
+
+        task.add_done_callback(ended)
+        return task
 
     async def close(self) -> None:
         """Drop pending questions."""
@@ -135,7 +150,7 @@ class Forwarder:
         """Send every server, from time to time while it is used, a random question."""
         if now < self._next_probe:
             return
-        self._next_probe = now + PROBE_EVERY
+        self._next_probe = now + (PROBE_AGAIN if self.looping else PROBE_EVERY)
         for upstream in self._all():
             task = asyncio.create_task(self._probe(upstream))
             self._probing.add(task)
@@ -146,22 +161,23 @@ class Forwarder:
         return list(dict.fromkeys((*self._servers(), *stubs)))
 
     async def _probe(self, upstream: Upstream) -> None:
-        if upstream in self.looping:
-            return
         name = name_of((secrets.token_hex(16), *labels_of(PROBES)))
         self._probes[name] = upstream
         try:
-            question = Question(0, 0, name, name, RecordType.A, IN)
+            question = Question(0, RD, name, name, RecordType.A, IN)
             await ask(upstream, question, seconds=self._deadline)
         except UpstreamFailed as error:
             _log.debug("an upstream did not answer the loop check", why=str(error))
         finally:
-            self._probes.pop(name, None)
+            came_back = self._probes.pop(name, None) is None
+        if not came_back and upstream in self.looping:
+            self.looping.discard(upstream)
+            _log.info("an upstream leads back no longer and is used again", upstream=str(upstream))
 
-    async def _asked(self, question: Question) -> Message:
+    async def _asked(self, question: Question, domain: bytes) -> Message:
         self.asked += 1
         loop = asyncio.get_running_loop()
-        message = await self._race(question, self._order(question, loop.time()))
+        message = await self._race(question, self._order(domain, loop.time()))
         if message.rcode in (Rcode.NOERROR, Rcode.NXDOMAIN):
             message = replace(message, aa=False)
             self.cache.put(question, message, loop.time())
@@ -171,11 +187,15 @@ class Forwarder:
                 return Message(Rcode.SERVFAIL)
         return message
 
-    def _order(self, question: Question, now: float) -> list[Upstream]:
-        """The servers to ask, the most promising first."""
+    def _domain(self, question: Question) -> bytes:
+        """The longest stub domain that a name is in; the root if it is in none."""
         stubs = (domain for domain in self._stubs if is_within(question.lower, domain))
-        stub = max(stubs, key=len, default=None)
-        servers: Iterable[Upstream] = self._servers() if stub is None else self._stubs[stub]
+        return max(stubs, key=len, default=ROOT)
+
+    def _order(self, domain: bytes, now: float) -> list[Upstream]:
+        """The servers of a domain, the most promising first."""
+        stub = self._stubs.get(domain)
+        servers: Iterable[Upstream] = self._servers() if stub is None else stub
         usable = [one for one in servers if one not in self.looping]
         return sorted(usable, key=lambda one: self._rests.get(one, 0.0) > now)
 

@@ -65,8 +65,8 @@ class Forwards(Protocol):
     def is_own_probe(self, question: Question) -> bool:
         """Whether a question is one of our probes that came back."""
 
-    async def look_up(self, question: Question) -> Message:
-        """The answer of others; a failure is SERVFAIL."""
+    async def look_up(self, question: Question, source: str) -> Message:
+        """The answer of others for a client; a failure is SERVFAIL."""
 
 
 @dataclass(slots=True)
@@ -101,7 +101,7 @@ class Responder:
             question = read_question(data)
         except Malformed:
             return self._refusal(data, Rcode.FORMERR, stream=stream)
-        call = _Call(self, data, question, Asker(source), stream=stream)
+        call = _Call(self, data, question, source, Asker(source), stream=stream)
         if question.edns is not None and question.edns.version:
             return call.finish(Message(Rcode.BADVERS), OUTSIDE)
         try:
@@ -134,7 +134,7 @@ class Responder:
         return self._forward(call, question, self.forwards)
 
     async def _forward(self, call: _Call, question: Question, forwards: Forwards) -> bytes:
-        return await self._finish(call, await forwards.look_up(question), OUTSIDE)
+        return await self._finish(call, await forwards.look_up(question, call.payer), OUTSIDE)
 
     async def _follow(
         self, call: _Call, question: Question, resolved: Resolved, spot: PodLocation, zone: str
@@ -152,7 +152,7 @@ class Responder:
                 continue
             if self.forwards is None:
                 break
-            message = await self.forwards.look_up(step)
+            message = await self.forwards.look_up(step, call.payer)
             resolved = extended(resolved, message.answers)
             if message.tc:
                 resolved = replace(resolved, message=replace(resolved.message, tc=True))
@@ -182,8 +182,14 @@ class _Call:
     responder: Responder
     data: bytes
     question: Question
+    source: str
     client: Asker
     stream: bool
+
+    @property
+    def payer(self) -> str:
+        """The address whose share is used: of the client, else of what passed its question on."""
+        return self.client.address or self.source
 
     def is_long(self, message: Message) -> bool:
         """Whether its answer must not be written while others wait."""

@@ -2,10 +2,11 @@
 
 A connection may send questions without waiting for answers, cut anywhere; answers go out as they
 are ready, in any order (RFC 7766). It may stay open as long as it is used. *Bounded*: so many
-connections, so many open questions each (then it is read no further until some are answered), so
-many seconds without a question, and so many bytes that the other side does not take. A client that
-sends nothing more and has not read its answers by then is disconnected: waiting for it to read
-could take forever, and its connection is one of the few.
+connections, of which no client gets more than are left (``zonewise.dns.shares``), so many open
+questions each (then it is read no further until some are answered), so many seconds without a
+question, and so many bytes that the other side does not take. A client that sends nothing more and
+has not read its answers by then is disconnected: waiting for it to read could take forever, and its
+connection is one of the few.
 
 *Fair*: connections are served one question each in turn, and after ``TURN`` seconds of that
 packets, watches and other tasks run. A client that requests thousands of records over and over,
@@ -21,6 +22,7 @@ from time import perf_counter
 from typing import cast
 
 from zonewise.dns.responder import Responder
+from zonewise.dns.shares import Shares
 from zonewise.dns.subnet import plain
 from zonewise.dns.wire import MAX_SIZE
 from zonewise.runtime.process.logs import logger
@@ -53,7 +55,7 @@ class StreamServer:
         self._socket = sock
         self.responder = responder
         self.idle = idle
-        self._most = connections
+        self._shares = Shares(connections)
         self._turn = turn
         self._asking: deque[_Connection] = deque()
         self._turning = False
@@ -82,8 +84,8 @@ class StreamServer:
             self._server = None
 
     def take(self, connection: _Connection) -> bool:
-        """Whether there is room for another connection."""
-        if len(self._open) >= self._most:
+        """Whether there is room for another connection of its source."""
+        if not self._shares.take(connection.source):
             self.refused += 1
             return False
         self._open.add(connection)
@@ -112,7 +114,9 @@ class StreamServer:
 
     def forget(self, connection: _Connection) -> None:
         """A connection has ended."""
-        self._open.discard(connection)
+        if connection in self._open:
+            self._open.remove(connection)
+            self._shares.give_back(connection.source)
 
 
 class _Connection(asyncio.Protocol):
@@ -121,7 +125,7 @@ class _Connection(asyncio.Protocol):
     def __init__(self, server: StreamServer) -> None:
         self._server = server
         self._transport: asyncio.Transport | None = None
-        self._source = ""
+        self.source = ""
         self._buffer = bytearray()
         self._tasks: set[asyncio.Future[bytes]] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -131,11 +135,15 @@ class _Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         stream = cast("asyncio.Transport", transport)
+        peer = transport.get_extra_info("peername")
+        if peer is None:  # gone before we looked
+            stream.abort()
+            return
+        self.source = plain(peer[0])
         if not self._server.take(self):
             stream.abort()
             return
         self._transport = stream
-        self._source = plain(transport.get_extra_info("peername")[0])
         self._rest()
 
     def data_received(self, data: bytes) -> None:
@@ -217,7 +225,7 @@ class _Connection(asyncio.Protocol):
 
     def _ask(self, question: bytes) -> None:
         try:
-            told = self._server.responder.respond(question, self._source, stream=True)
+            told = self._server.responder.respond(question, self.source, stream=True)
         except Exception:
             _log.exception("a question could not be answered", question=question.hex())
             self.end()

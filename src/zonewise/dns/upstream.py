@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from zonewise.api.errors import ConfigError, ZonewiseError
 from zonewise.api.values.numbers import natural
 from zonewise.dns.wire import (
-    CD,
     MAX_SIZE,
     QR,
     Malformed,
@@ -131,8 +130,9 @@ async def _over_stream(upstream: Upstream, question: Question) -> Message:
 def _written(question: Question, *, edns: bool) -> tuple[bytes, int]:
     identity = _draw.getrandbits(16)
     do = question.edns is not None and question.edns.do
-    cd = bool(question.flags & CD)
-    packet = write_question(identity, question.name, question.type, do=do, cd=cd, edns=edns)
+    packet = write_question(
+        identity, question.name, question.type, flags=question.flags, do=do, edns=edns
+    )
     return packet, identity
 
 

@@ -263,10 +263,10 @@ def write_refusal(data: bytes, rcode: int) -> bytes:
 
 
 def write_question(
-    identity: int, name: bytes, kind: int, *, do: bool, cd: bool, edns: bool = True
+    identity: int, name: bytes, kind: int, *, flags: int = RD, do: bool = False, edns: bool = True
 ) -> bytes:
-    """A question to another server."""
-    flags = RD | (CD if cd else 0)
+    """A question to another server; of ``flags`` RD and CD are sent on."""
+    flags &= RD | CD
     out = _HEADER.pack(identity, flags, 1, 0, 0, int(edns)) + name + _QUESTION.pack(kind, IN)
     if not edns:
         return out

@@ -1,0 +1,186 @@
+"""What clients share: connections, forwarded questions, and places to wait for them."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+
+import dns.asyncquery
+import dns.message
+import dns.rcode
+import pytest
+from tests.dns.clusters import texts
+from tests.dns.test_server import WEB, Other, names, other, says, serving, udp
+from tests.embedded.virtual_cluster import until
+
+from zonewise.dns.forward import PROBE_AGAIN, Forwarder
+from zonewise.dns.names import parse_domain
+from zonewise.dns.shares import Shares
+from zonewise.dns.upstream import Upstream
+
+
+def test_no_source_gets_more_than_are_left() -> None:
+    """One gets half, two a third each; whoever comes next gets one, until none is left."""
+    shares = Shares(12)
+    assert [shares.take("a") for _ in range(8)].count(True) == 6
+    assert [shares.take("b") for _ in range(8)].count(True) == 3
+    assert shares.take("c")
+    for _ in range(6):
+        shares.give_back("a")
+    assert [shares.take("b") for _ in range(8)].count(True) == 3
+    assert not Shares(0).take("a")
+
+
+def test_a_source_that_holds_nothing_leaves_nothing_behind() -> None:
+    """However many addresses come and go."""
+    shares = Shares(3)
+    for number in range(1000):
+        assert shares.take(str(number))
+        shares.give_back(str(number))
+    assert not shares._held
+
+
+@pytest.mark.asyncio
+async def test_one_client_leaves_connections_for_others() -> None:
+    """One that opens as many as there are gets half, and another is still answered."""
+    async with serving(names(), most=20) as number:
+        streams = [await asyncio.open_connection("127.0.0.1", number) for _ in range(20)]
+        try:
+            reading = [asyncio.create_task(reader.read(1)) for reader, _ in streams]
+            await until(lambda: sum(task.done() for task in reading) == 10)
+            query = dns.message.make_query(WEB, "A")
+            answer = await dns.asyncquery.tcp(
+                query, "127.0.0.1", timeout=10, port=number, source="127.0.0.2"
+            )
+            assert texts(answer) == ["10.96.0.7"]
+            for task in reading:
+                task.cancel()
+            await asyncio.gather(*reading, return_exceptions=True)
+        finally:
+            for _, writer in streams:
+                writer.close()
+
+
+async def ask_from(source: str, number: int, name: str) -> dns.message.Message:
+    """A question in a packet from an address."""
+    query = dns.message.make_query(name, "A")
+    return await dns.asyncquery.udp(query, "127.0.0.1", timeout=10, port=number, source=source)
+
+
+def silent_below(domain: str) -> Callable[[dns.message.Message], dns.message.Message | None]:
+    """A server that answers all names but those of a domain."""
+    good = says("A 198.51.100.7")
+
+    def reply(query: dns.message.Message) -> dns.message.Message | None:
+        if query.question[0].name.to_text().endswith(domain):
+            return None
+        told = good(query)
+        assert isinstance(told, dns.message.Message)
+        return told
+
+    return reply
+
+
+def asked_below(peer: Other, domain: str) -> int:
+    """How many names of a domain a server was asked."""
+    names = {query.question[0].name.to_text() for query in peer.asked}
+    return sum(name.endswith(domain) for name in names)
+
+
+@pytest.mark.asyncio
+async def test_names_that_nobody_answers_leave_places_for_other_clients() -> None:
+    """One client asks many names of a silent domain; another's names are forwarded."""
+    async with other(silent_below(".silent.")) as (upstream, peer):
+        forwarder = Forwarder(lambda: [upstream], concurrent=10)
+        async with serving(names(forwards=forwarder)) as number:
+            hostile = [
+                asyncio.create_task(ask_from("127.0.0.2", number, f"n{at}.silent."))
+                for at in range(20)
+            ]
+            await until(lambda: forwarder.rejected == 15 and asked_below(peer, ".silent.") == 5)
+            answer = await ask_from("127.0.0.3", number, "www.example.com.")
+            assert texts(answer) == ["198.51.100.7"]
+            for task in hostile:
+                task.cancel()
+            await asyncio.gather(*hostile, return_exceptions=True)
+            await forwarder.close()
+
+
+@pytest.mark.asyncio
+async def test_silent_servers_of_a_stub_domain_hold_no_places_of_others() -> None:
+    """The same client's other names are forwarded, because other servers answer them."""
+    async with (
+        other(lambda _: None) as (silent, mute),
+        other(says("A 198.51.100.7")) as (good, _),
+    ):
+        forwarder = Forwarder(
+            lambda: [good], stubs={parse_domain("corp.example"): [silent]}, concurrent=2
+        )
+        async with serving(names(forwards=forwarder)) as number:
+            waiting = [asyncio.create_task(udp(number, f"n{at}.corp.example.")) for at in range(4)]
+            await until(lambda: bool(mute.asked) and forwarder.rejected == 3)
+            assert texts(await udp(number, "www.example.com.")) == ["198.51.100.7"]
+            for task in waiting:
+                task.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
+            await forwarder.close()
+
+
+@pytest.mark.asyncio
+async def test_those_who_wait_for_one_name_leave_places_to_wait() -> None:
+    """A client that repeats one question to a silent server keeps nobody else from waiting."""
+    async with other(silent_below(".silent.")) as (upstream, peer):
+        forwarder = Forwarder(lambda: [upstream], waiting=10)
+        async with serving(names(forwards=forwarder)) as number:
+            same = [
+                asyncio.create_task(ask_from("127.0.0.2", number, "n.silent.")) for _ in range(20)
+            ]
+            await until(lambda: forwarder.rejected == 15 and bool(peer.asked))
+            answer = await ask_from("127.0.0.3", number, "www.example.com.")
+            assert texts(answer) == ["198.51.100.7"]
+            for task in same:
+                task.cancel()
+            await asyncio.gather(*same, return_exceptions=True)
+            await forwarder.close()
+
+
+@pytest.mark.asyncio
+async def test_an_upstream_that_leads_back_no_longer_is_used_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is probed again, and from the first probe that does not arrive it is asked."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as relay:
+        relay.bind(("127.0.0.1", 0))
+        relay.setblocking(False)
+        upstream = Upstream("127.0.0.1", relay.getsockname()[1])
+        forwarder = Forwarder(lambda: [upstream], deadline=0.5)
+        looping = True
+        async with serving(names(forwards=forwarder)) as number:
+            loop = asyncio.get_running_loop()
+
+            async def relaying() -> None:
+                reply = says("A 198.51.100.7")
+                while True:
+                    data, source = await loop.sock_recvfrom(relay, 4096)
+                    if looping:
+                        await loop.sock_sendto(relay, data, ("127.0.0.1", number))
+                    elif source[1] != number:
+                        told = reply(dns.message.from_wire(data))
+                        assert isinstance(told, dns.message.Message)
+                        await loop.sock_sendto(relay, told.to_wire(), source)
+
+            task = asyncio.create_task(relaying())
+            try:
+                await udp(number, "www.example.com.")
+                await until(lambda: bool(forwarder.looping))
+                assert (await udp(number, "a.example.com.")).rcode() == dns.rcode.REFUSED
+                looping = False
+                forwarder._next_probe -= 10 * PROBE_AGAIN
+                assert (await udp(number, "b.example.com.")).rcode() == dns.rcode.REFUSED
+                await until(lambda: not forwarder.looping)
+                assert texts(await udp(number, "c.example.com.")) == ["198.51.100.7"]
+            finally:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+                await forwarder.close()
