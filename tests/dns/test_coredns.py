@@ -15,7 +15,10 @@ from tools.coredns.questions import EXTERNAL, SPACES
 from tools.coredns.recording import plain
 from tools.coredns.upstream import answer
 
-from zonewise.dns.wire import Message, Question, read_message, write_question
+from zonewise.dns.cache import OutsideAnswer
+from zonewise.dns.received import reading
+from zonewise.dns.slices import finished
+from zonewise.dns.wire import Question, write_question
 
 RECORDED = json.loads(
     gzip.decompress((Path(__file__).parents[1] / "vectors/dns/coredns.json.gz").read_bytes())
@@ -28,10 +31,10 @@ class Outside:
     def is_own_probe(self, question: Question) -> bool:
         return False
 
-    async def look_up(self, question: Question, source: str) -> Message:
+    async def look_up(self, question: Question, source: str) -> OutsideAnswer:
         packet = write_question(7, question.name, question.type)
         told = answer(dns.message.from_wire(packet), EXTERNAL)
-        return read_message(told.to_wire())[1]
+        return OutsideAnswer(finished(reading(told.to_wire(), question)).sections)
 
 
 @pytest.fixture(scope="module")

@@ -16,6 +16,8 @@ from tests.embedded.virtual_cluster import until
 from zonewise.dns.cache import AnswerCache
 from zonewise.dns.forward import Forwarder, read_resolv_conf
 from zonewise.dns.names import parse_domain
+from zonewise.dns.received import Received
+from zonewise.dns.sections import pack
 from zonewise.dns.server import bind
 from zonewise.dns.tcp import StreamServer
 from zonewise.dns.upstream import Upstream
@@ -40,12 +42,13 @@ def question(text: str) -> Question:
     return Question(1, 0, name, name, RecordType.A, IN, Edns(65_535))
 
 
-def answer(asked: Question, records: int) -> Message:
+def answer(asked: Question, records: int) -> Received:
     """So many addresses."""
-    return Message(
+    found = Message(
         Rcode.NOERROR,
         tuple(address_record(asked.name, 60, at.to_bytes(4, "big")) for at in range(records)),
     )
+    return Received(pack(asked.name, found), shortest=60, answered=True)
 
 
 async def test_who_does_not_read_loses_its_connection() -> None:
@@ -176,7 +179,7 @@ async def test_a_packet_is_never_longer_than_a_path_takes() -> None:
 
 async def test_kept_answers_of_others_are_bounded_by_bytes() -> None:
     """Few names with thousands of records each do not fill the memory."""
-    cache = AnswerCache(most_bytes=700_000)
+    cache = AnswerCache(most_bytes=50_000)
     asked = [question(f"n{at}.example") for at in range(10)]
     for one in asked:
         cache.put(one, answer(one, 1000), 0.0)
@@ -188,18 +191,17 @@ async def test_kept_answers_of_others_are_bounded_by_bytes() -> None:
     assert len(cache) == 3
 
 
-async def test_times_to_live_are_counted_down_once_a_second() -> None:
-    """A second who asks in the same second costs nothing, and gets the same."""
+async def test_times_to_live_are_counted_down() -> None:
+    """By whole seconds, in every record that is sent."""
     cache = AnswerCache()
     one = question("n.example")
     cache.put(one, answer(one, 3), 0.0)
-    first = cache.get(one, 5.2)
-    assert first is not None
-    assert {record.ttl for record in first.answers} == {55}
-    assert cache.get(one, 5.9) is first
-    later = cache.get(one, 6.0)
-    assert later is not None
-    assert {record.ttl for record in later.answers} == {54}
+    for now, ttl in ((0.0, 60), (5.2, 55), (5.9, 55), (6.0, 54)):
+        known = cache.get(one, now)
+        assert known is not None
+        told = dns.message.from_wire(known.answer(one, 512, b""))
+        assert [(len(records), records.ttl) for records in told.answer] == [(3, ttl)]
+        assert {record.ttl for record in known.records(one.name)} == {ttl}
 
 
 async def test_those_who_wait_for_one_answer_are_bounded() -> None:

@@ -13,7 +13,7 @@ def test_each_order_is_written_when_its_turn_first_comes() -> None:
         written.append(turn)
         return b"%d" % turn
 
-    turns = Turns(b"0", 3, write, records=3)
+    turns = Turns(b"0", 1, 3, write)
     assert turns.next() == b"0"
     assert written == []
     assert [turns.next() for _ in range(6)] == [b"1", b"2", b"0", b"1", b"2", b"0"]
@@ -22,7 +22,7 @@ def test_each_order_is_written_when_its_turn_first_comes() -> None:
 
 def test_one_order_is_told_for_ever() -> None:
     """An answer without an order of its own is one packet."""
-    turns = Turns(b"x")
+    turns = Turns(b"x", 1)
     assert [turns.next() for _ in range(3)] == [b"x"] * 3
     assert turns.size == 1
 
@@ -33,7 +33,7 @@ def test_answers_are_counted_by_kind_however_many_are_kept() -> None:
     kind = kind_of("cluster.local.", 1, 0, stream=False, do=False, asked=50, told=150)
     other = kind_of("cluster.local.", 28, 3, stream=False, do=False, asked=50, told=150)
     for name, what in ((b"a", kind), (b"b", kind), (b"c", other)):
-        kept.keep(name, what, frozenset({("service", "x", name.decode())}), Turns(b"packet"))
+        kept.keep(name, frozenset({("service", "x", name.decode())}), Turns(b"packet", 6), what)
     for name, hits in ((b"a", 3), (b"b", 4), (b"c", 5)):
         kept.table[name].tally.hits += hits
     assert kept.table[b"a"].tally is kept.table[b"b"].tally
@@ -46,6 +46,6 @@ def test_long_questions_count() -> None:
     kept = KeptAnswers(size=100_000)
     kind = kind_of("cluster.local.", 1, 3, stream=False, do=False, asked=500, told=150)
     for number in range(500):
-        kept.keep(f"{number:0500}".encode(), kind, frozenset(), Turns(b"answer"))
+        kept.keep(f"{number:0500}".encode(), frozenset(), Turns(b"answer", 6), kind)
     assert kept.size <= 100_000
     assert kept.size >= len(kept.table) * 1500

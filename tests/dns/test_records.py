@@ -18,7 +18,8 @@ from tests.dns.clusters import (
     texts,
 )
 
-from zonewise.dns.wire import Message, Question, Rcode
+from zonewise.dns.cache import OutsideAnswer
+from zonewise.dns.wire import Question, Rcode
 
 SVC = "shop.svc.cluster.local."
 
@@ -297,10 +298,10 @@ def test_answers_follow_every_change() -> None:
     assert found.code("web.late.svc.cluster.local") == "NXDOMAIN"
     assert texts(found.ask("1.1.0.10.in-addr.arpa", "PTR")) == [f"db-0.db.{SVC}"]
     assert found.addresses(f"web.{SVC}") == ["10.96.0.7"]
-    kept = len(found.responder.kept.table)
+    kept = found.packets()
     ports = [port("sql", 5432)]
     found.put(pieces("db", [endpoint("10.0.1.1", hostname="x")], ports=ports))
-    assert len(found.responder.kept.table) == kept - 2
+    assert found.packets() == kept - 2
     assert found.addresses(f"db.{SVC}") == ["10.0.1.1"]
     assert texts(found.ask("1.1.0.10.in-addr.arpa", "PTR")) == [f"x.db.{SVC}"]
     found.put(service("new", clusterIP="10.96.0.8", ports=[port("http", 80)]))
@@ -360,8 +361,8 @@ class Elsewhere:
     def is_own_probe(self, question: Question) -> bool:
         return False
 
-    async def look_up(self, question: Question, source: str) -> Message:
-        return Message(Rcode.NXDOMAIN)
+    async def look_up(self, question: Question, source: str) -> OutsideAnswer:
+        return OutsideAnswer.failed(question, Rcode.NXDOMAIN)
 
 
 @pytest.mark.parametrize(
@@ -409,11 +410,11 @@ def test_what_answers_are_not_made_from_drops_none() -> None:
     found.put(web, piece)
     for name in (f"db.{SVC}", f"new.{SVC}"):
         found.ask(name)
-    kept, dropped = len(found.responder.kept.table), found.responder.kept.dropped
+    kept, dropped = found.packets(), found.responder.kept.dropped
     note = {"endpoints.kubernetes.io/last-change-trigger-time": "2026-01-01T00:00:00Z"}
     found.put({**piece, "metadata": {**piece["metadata"], "annotations": note}})
     found.put({**web, "status": {"conditions": [{"type": "zonewise.io/Hints", "status": "True"}]}})
-    assert (len(found.responder.kept.table), found.responder.kept.dropped) == (kept, dropped)
+    assert (found.packets(), found.responder.kept.dropped) == (kept, dropped)
     found.remove("EndpointSlice", "db-ipv4", "shop")
     found.remove("EndpointSlice", "db-ipv6", "shop")
     assert found.code(f"db.{SVC}") == "NXDOMAIN"

@@ -6,6 +6,7 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -21,12 +22,14 @@ from tests.embedded.virtual_cluster import until
 from zonewise.dns.cache import AnswerCache
 from zonewise.dns.forward import Forwarder, ResolvConf, read_resolv_conf
 from zonewise.dns.names import parse_domain
+from zonewise.dns.received import reading
 from zonewise.dns.responder import Forwards
 from zonewise.dns.server import bind
+from zonewise.dns.slices import finished
 from zonewise.dns.tcp import StreamServer
 from zonewise.dns.udp import PacketServer
 from zonewise.dns.upstream import Upstream
-from zonewise.dns.wire import read_message
+from zonewise.dns.wire import read_question
 
 pytestmark = pytest.mark.asyncio
 
@@ -362,9 +365,9 @@ async def test_denials_are_kept_as_long_as_all_they_are_made_of(
     if soa:
         text = f"ns.example. h.example. 1 2 3 4 {minimum}"
         told.authority.append(dns.rrset.from_text("example.", soa, "IN", "SOA", text))
-    question, message = read_message(told.to_wire())
+    question = read_question(query.to_wire())
     cache = AnswerCache()
-    cache.put(question, message, 100.0)
+    cache.put(question, finished(reading(told.to_wire(), question)), 100.0)
     assert [cache.get(question, 100.0 + at) is not None for at in (seconds - 1, seconds)] == [
         seconds > 0,
         False,
@@ -569,8 +572,8 @@ async def test_stale_answers_serve_when_nobody_answers() -> None:
             async with serving(names(forwards=forwarder)) as number:
                 await udp(number, "www.example.com.")
                 peer.reply = lambda _: None
-                for entry in cache._entries.values():
-                    entry.until -= 2
+                for key, entry in cache._entries.items():
+                    cache._entries[key] = replace(entry, until=entry.until - 2)
                 answer = await udp(number, "www.example.com.")
                 assert answer.rcode() == code
 

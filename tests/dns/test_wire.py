@@ -27,7 +27,9 @@ from tests.dns.clusters import (
     texts,
 )
 
-from zonewise.dns.wire import Malformed, read_message, read_question
+from zonewise.dns.received import Received, answers_of, is_answer, reading
+from zonewise.dns.slices import finished
+from zonewise.dns.wire import Malformed, read_question
 
 WEB = "web.shop.svc.cluster.local."
 MANY = "many.shop.svc.cluster.local."
@@ -87,7 +89,7 @@ def test_an_unknown_version_of_edns_is_told() -> None:
 
 
 def test_unknown_options_and_cookies_are_ignored() -> None:
-    """They change nothing, are not repeated, and such questions are not kept."""
+    """They change nothing, are not repeated, and no packets are kept for such questions."""
     found = names()
     options = [
         dns.edns.GenericOption(dns.edns.OptionType(10), b"12345678"),
@@ -96,7 +98,7 @@ def test_unknown_options_and_cookies_are_ignored() -> None:
     answer = found.ask(WEB, options=options)
     assert texts(answer) == ["10.96.0.7"]
     assert answer.options == ()
-    assert not found.responder.kept.table
+    assert not found.packets()
 
 
 @pytest.mark.parametrize("size", [0, 100, 511, 512, 1232, 1400])
@@ -325,41 +327,78 @@ def test_64_kilobytes_are_survived() -> None:
             judged(packet, stream=stream)
 
 
-@settings(max_examples=400, deadline=None)
+def received(packet: bytes) -> Received:
+    """An answer of another server to the question that it repeats."""
+    question = read_question(packet[:4] + b"\x00\x01" + bytes(6) + packet[12:])
+    if not is_answer(packet, question, question.id):
+        raise Malformed("not the answer")
+    return finished(reading(packet, question))
+
+
+@settings(max_examples=600, deadline=None)
 @given(st.binary(max_size=300), st.lists(st.tuples(st.integers(0, 400), st.integers(0, 255))))
 def test_answers_of_others_are_read_or_refused(tail: bytes, damage: list[tuple[int, int]]) -> None:
-    """Upstream messages, whole or damaged: read, or Malformed, and nothing else; no loop."""
-    response = dns.message.make_response(dns.message.make_query("a.b.example.", "A"))
+    """Upstream messages, whole or damaged: passed on readable, or Malformed; no loop."""
+    query = dns.message.make_query("a.b.example.", "A")
+    response = dns.message.make_response(query)
     response.answer.append(dns.rrset.from_text("a.b.example.", 60, "IN", "CNAME", "c.b.example."))
     packet = bytearray(response.to_wire() + tail)
     for place, value in damage:
         packet[place % len(packet)] = value
     try:
-        read_message(bytes(packet))
+        found = received(bytes(packet))
     except Malformed:
         return
+    question = read_question(bytes(packet[:4] + b"\x00\x01" + bytes(6) + packet[12:]))
+    records = list(answers_of(found.sections, question.name))
+    assert len(records) == found.sections.counts[0]
+    told = found.sections.answer(question, 65_535)
+    assert told[12 : found.sections.start] == packet[12 : found.sections.start]
+    assert finished(reading(told, question)).sections.data == found.sections.data
 
 
 def test_pointers_that_loop_are_refused() -> None:
-    """A pointer to itself, or forwards, is no name."""
-    head = b"\x12\x34\x81\x80\x00\x01\x00\x01\x00\x00\x00\x00"
-    for question in (b"\xc0\x0c\x00\x01\x00\x01", b"\x01a\xc0\x10\x00\x01\x00\x01"):
+    """A pointer to itself, forwards, or into the header, is no name."""
+    head = b"\x12\x34\x81\x80\x00\x01\x00\x01\x00\x00\x00\x00\x01a\x00\x00\x01\x00\x01"
+    record = b"\x00\x01\x00\x01\x00\x00\x00\x3c\x00\x00"
+    assert received(head + b"\xc0\x0c" + record).sections.counts == (1, 0)
+    for name in (b"\xc0\x13", b"\xc0\x15", b"\x01a\xc0\x13", b"\xc0\x04", b"\x40a\0"):
         with pytest.raises(Malformed):
-            read_message(head + question)
+            received(head + name + record)
+
+
+def chain_of(pointers: int, records: int = 1) -> bytes:
+    """An answer whose last records have a name of so many pointers."""
+    record = b"\x00\x01\x00\x01\x00\x00\x00\x3c\x00\x00"
+    head = b"\x12\x34\x81\x80\x00\x01" + (1 + records).to_bytes(2, "big") + bytes(4)
+    head += b"\x01a\x00\x00\x01\x00\x01"
+    head += b"\x00\x00\x10" + record[2:8] + (2 * pointers).to_bytes(2, "big")
+    places = [12, *(len(head) + 2 * at for at in range(pointers))]
+    steps = [(0xC000 | at).to_bytes(2, "big") for at in places]
+    return head + b"".join(steps[:-1]) + (steps[-1] + record) * records
 
 
 def test_chains_of_pointers_are_refused() -> None:
-    """A name has as many pointers as labels at most: a packet full of chains would take seconds."""
-    record = b"\x00\x01\x00\x01\x00\x00\x00\x3c\x00\x00"
-
-    def chain(pointers: int) -> bytes:
-        head = b"\x12\x34\x81\x80\x00\x01\x00\x02\x00\x00\x00\x00\x01a\x00\x00\x01\x00\x01"
-        head += b"\x00\x00\x10" + record[2:8] + (2 * pointers).to_bytes(2, "big")
-        steps = (len(head) + 2 * at for at in range(pointers))
-        places = [12, *steps]
-        return head + b"".join((0xC000 | at).to_bytes(2, "big") for at in places) + record
-
-    _, message = read_message(chain(126))
-    assert [one.name for one in message.answers] == [b"\0", b"\x01a\0"]
+    """A name has as many pointers as labels at most, and a message a bounded number together."""
+    found = received(chain_of(126))
+    names = [one.name for one in answers_of(found.sections, b"\x01a\0")]
+    assert names == [b"\0", b"\x01a\0"]
     with pytest.raises(Malformed):
-        read_message(chain(127))
+        received(chain_of(127))
+    received(chain_of(10, records=4000))
+    with pytest.raises(Malformed):
+        received(chain_of(126, records=4000))
+
+
+def test_an_opt_of_another_server_is_not_passed_on() -> None:
+    """It is between the two of us; its upper bits of the code count."""
+    query = dns.message.make_query("a.example.", "A", use_edns=0)
+    response = dns.message.make_response(query)
+    response.answer.append(dns.rrset.from_text("a.example.", 60, "IN", "A", "198.51.100.7"))
+    response.set_rcode(dns.rcode.BADCOOKIE)
+    found = received(response.to_wire())
+    assert found.rcode == dns.rcode.BADCOOKIE
+    plain = read_question(dns.message.make_query("a.example.", "A").to_wire())
+    told = dns.message.from_wire(found.sections.answer(plain, 512))
+    assert told.edns == -1
+    assert texts(told) == ["198.51.100.7"]

@@ -3,46 +3,71 @@
 An answer is kept as long as its shortest record, at most ``LONGEST``; a negative answer no longer
 than its SOA record says, too (RFC 2308), and at most ``LONGEST_DENIAL``. An alias that leads to
 nothing is a negative answer. Failures are not kept. Answers go out with their time to live counted
-down.
+down, of the records that are sent.
 
 *Stale* answers are kept for some more time if configured (RFC 8767): they are used, with a short
 time to live, only when no upstream answers. *Bounded*: by number, and by the bytes that they take
-in memory, because one answer can have thousands of records; the least recently used go first. Times
-to live are counted down once a second and not for each client.
+in memory, because one answer can have thousands of records; the least recently used go first.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from zonewise.dns.wire import CD, RD, Message, Question, Rcode, RecordType, ResourceRecord
+from zonewise.dns.received import Received, answers_of
+from zonewise.dns.sections import Sections
+from zonewise.dns.wire import CD, RD, TC, Question, Rcode, ResourceRecord
 
 ENTRIES = 10_000
 BYTES = 64 << 20
 LONGEST = 3600
 LONGEST_DENIAL = 300
 STALE_TTL = 30
-RECORD_BYTES = 300
-"""What a record takes beside its name and data."""
 
 CacheKey: TypeAlias = tuple[bytes, int, bool, int]
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
+class OutsideAnswer:
+    """An answer of others as it is now; see ``Sections.answer``."""
+
+    sections: Sections
+    age: int = 0
+    longest: int | None = None
+
+    @classmethod
+    def failed(cls, question: Question, rcode: int) -> OutsideAnswer:
+        """No records, and why."""
+        return cls(Sections.empty(question.name, rcode))
+
+    def answer(self, question: Question, limit: int, option: bytes) -> bytes:
+        """The answer to a question, in so many bytes."""
+        return self.sections.answer(
+            question, limit, option=option, age=self.age, longest=self.longest
+        )
+
+    def records(self, name: bytes) -> Iterator[ResourceRecord]:
+        """The answers to a question for a name."""
+        for record in answers_of(self.sections, name):
+            ttl = record.ttl
+            if self.longest is not None:
+                ttl = min(ttl, self.longest) or self.longest
+            yield replace(record, ttl=max(0, ttl - self.age))
+
+
+@dataclass(frozen=True, slots=True)
 class _Entry:
-    message: Message
+    sections: Sections
     since: float
     until: float
     size: int
-    aged: Message
-    age: int = 0
 
 
 class AnswerCache:
-    """Answers by name, type and the flags that are sent on; times are seconds of any steady clock."""
+    """Answers by name, type and flags that are sent on; times are seconds of any steady clock."""
 
     def __init__(
         self, *, entries: int = ENTRIES, most_bytes: int = BYTES, stale: float = 0.0
@@ -60,41 +85,39 @@ class AnswerCache:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def get(self, question: Question, now: float) -> Message | None:
+    def get(self, question: Question, now: float) -> OutsideAnswer | None:
         """What is known and still true."""
-        entry = self._entries.get(cache_key(question))
+        key = cache_key(question)
+        entry = self._entries.get(key)
         if entry is None or now >= entry.until:
             self.misses += 1
             return None
-        self._entries.move_to_end(cache_key(question))
-        if entry.message.answers:
+        self._entries.move_to_end(key)
+        if entry.sections.counts[0]:
             self.hits += 1
         else:
             self.denial_hits += 1
-        age = int(now - entry.since)
-        if age != entry.age:
-            entry.aged, entry.age = _aged(entry.message, age), age
-        return entry.aged
+        return OutsideAnswer(entry.sections, int(now - entry.since))
 
-    def get_stale(self, question: Question, now: float) -> Message | None:
+    def get_stale(self, question: Question, now: float) -> OutsideAnswer | None:
         """An expired answer that is not too old, for when no upstream answers."""
         entry = self._entries.get(cache_key(question))
         if entry is None or now >= entry.until + self._stale:
             return None
         self.served_stale += 1
-        return _limited(entry.message, STALE_TTL)
+        return OutsideAnswer(entry.sections, longest=STALE_TTL)
 
-    def put(self, question: Question, message: Message, now: float) -> None:
+    def put(self, question: Question, received: Received, now: float) -> None:
         """Keep an answer, if it may be kept."""
-        life = _life(question.type, message)
+        life = _life(received)
         if life <= 0:
             return
-        key = cache_key(question)
+        key, sections = cache_key(question), received.sections
         before = self._entries.pop(key, None)
         if before is not None:
             self._bytes -= before.size
-        size = _size(message)
-        self._entries[key] = _Entry(message, now, now + life, size, message)
+        size = sections.size + len(question.lower)
+        self._entries[key] = _Entry(sections, now, now + life, size)
         self._bytes += size
         while len(self._entries) > self._most or self._bytes > self._most_bytes:
             _, oldest = self._entries.popitem(last=False)
@@ -107,49 +130,13 @@ def cache_key(question: Question) -> CacheKey:
     return question.lower, question.type, do, question.flags & (RD | CD)
 
 
-def _life(kind: int, message: Message) -> int:
-    """How many seconds an answer to a question of a type may be kept."""
-    if message.tc or message.rcode not in (Rcode.NOERROR, Rcode.NXDOMAIN):
+def _life(received: Received) -> int:
+    """How many seconds an answer may be kept."""
+    sections = received.sections
+    if sections.flags & TC or sections.rcode not in (Rcode.NOERROR, Rcode.NXDOMAIN):
         return 0
-    records = (*message.answers, *message.authority, *message.additional)
-    shortest = min((record.ttl for record in records), default=0)
-    wanted = any(kind in (record.type, RecordType.ANY) for record in message.answers)
-    if wanted and message.rcode == Rcode.NOERROR:
-        return min(shortest, LONGEST)
-    soa = next((one for one in message.authority if one.type == RecordType.SOA), None)
-    if soa is None:
+    if received.answered and sections.rcode == Rcode.NOERROR:
+        return min(received.shortest, LONGEST)
+    if received.denial is None:
         return 0
-    return min(shortest, int.from_bytes(soa.tail[-4:], "big"), LONGEST_DENIAL)
-
-
-def _size(message: Message) -> int:
-    """About how many bytes an answer takes in memory, with its copy that is counted down."""
-    records = (*message.answers, *message.authority, *message.additional)
-    return sum(
-        RECORD_BYTES
-        + len(record.name)
-        + len(record.head)
-        + sum(map(len, record.targets))
-        + len(record.tail)
-        for record in records
-    )
-
-
-def _aged(message: Message, seconds: int) -> Message:
-    return _each(message, lambda record: max(0, record.ttl - seconds)) if seconds else message
-
-
-def _limited(message: Message, ttl: int) -> Message:
-    return _each(message, lambda record: min(record.ttl, ttl) or ttl)
-
-
-def _each(message: Message, ttl: Callable[[ResourceRecord], int]) -> Message:
-    def changed(records: tuple[ResourceRecord, ...]) -> tuple[ResourceRecord, ...]:
-        return tuple(replace(record, ttl=ttl(record)) for record in records)
-
-    return replace(
-        message,
-        answers=changed(message.answers),
-        authority=changed(message.authority),
-        additional=changed(message.additional),
-    )
+    return min(received.shortest, received.denial, LONGEST_DENIAL)

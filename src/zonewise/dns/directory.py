@@ -3,7 +3,9 @@
 The directory is filled object by object and read between two changes; nothing here waits. What a
 question needs of a Service (its addresses, its endpoints with their names) is computed when it is
 first needed and kept until the Service or one of its slices changes, so a list of a thousand slices
-costs no more than recording which addresses they have.
+costs no more than recording which addresses they have. A Service can have 20,000 endpoints and one
+of its slices change every second, so slices are read one by one, and nothing that a client can ask
+for, existing or not, is searched for among all endpoints (``Endpoints``).
 
 Every change is passed to ``changed`` as tokens: what an answer could have been made from. Answers
 record the same tokens (``zonewise.dns.zone``), so exactly those that are affected are dropped. A
@@ -12,7 +14,9 @@ change of anything else (an annotation, a status) is no change.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 from typing import TypeAlias
 
 from zonewise.api.meta import Key
@@ -21,11 +25,13 @@ from zonewise.api.objects.discovery import LeanEndpointSlice
 from zonewise.traffic.named import (
     NamedEndpoint,
     NamedService,
+    Port,
     canonical_texts,
     read_endpoints,
     read_service,
     slice_addresses,
 )
+from zonewise.traffic.near import by_place
 from zonewise.traffic.slices import services_of
 
 ChangeToken: TypeAlias = tuple[str, ...]
@@ -52,6 +58,93 @@ def node_token(name: str) -> ChangeToken:
     return ("node", name)
 
 
+class Endpoints:
+    """Ready endpoints of one Service, found by what names and addresses say of them.
+
+    Each index is made when it is first used.
+    """
+
+    def __init__(self, every: Sequence[NamedEndpoint]) -> None:
+        self.every = every
+        self._by_port: dict[tuple[str, str], Endpoints] = {}
+        self._sorted: dict[int, list[bytes]] = {}
+        self._placed: dict[tuple[bool, bool], bool] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self.every)
+
+    def of_host(self, host: str) -> Endpoints:
+        """Those with a label of their own."""
+        return Endpoints(self._by_host.get(host, ()))
+
+    def of_zone(self, zone: str) -> Endpoints:
+        """Those in a zone."""
+        return self._by_zone.get(zone, NO_ENDPOINTS)
+
+    def at(self, address: str) -> Endpoints:
+        """Those that have an address."""
+        return Endpoints(self._by_address.get(address, ()))
+
+    def with_port(self, port: str, protocol: str) -> Endpoints:
+        """Those with a port that matches; "" matches any."""
+        known = self._by_port.get((port, protocol))
+        if known is not None:
+            return known
+        matching = {
+            key
+            for key, ports in self._port_lists.items()
+            if any(one.matches(port, protocol) for one in ports)
+        }
+        if not matching:
+            return NO_ENDPOINTS
+        known = self
+        if len(matching) < len(self._port_lists):
+            known = Endpoints([one for one in self.every if id(one.ports) in matching])
+        self._by_port[port, protocol] = known
+        return known
+
+    def addresses(self, size: int) -> list[bytes]:
+        """The addresses of so many bytes, each once, sorted."""
+        known = self._sorted.get(size)
+        if known is None:
+            found = {one.packed for one in self.every if len(one.packed) == size}
+            known = self._sorted[size] = sorted(found)
+        return known
+
+    def by_place(self, keys: Sequence[str], *, peers: bool) -> bool:
+        """Whether clients in different places may get different endpoints."""
+        known = self._placed.get((bool(keys), peers))
+        if known is None:
+            known = by_place(self.every, keys, peers=peers)
+            self._placed[bool(keys), peers] = known
+        return known
+
+    @cached_property
+    def _by_host(self) -> dict[str, list[NamedEndpoint]]:
+        return self._index(lambda one: one.host)
+
+    @cached_property
+    def _by_zone(self) -> dict[str, Endpoints]:
+        return {zone: Endpoints(every) for zone, every in self._index(lambda one: one.zone).items()}
+
+    @cached_property
+    def _by_address(self) -> dict[str, list[NamedEndpoint]]:
+        return self._index(lambda one: one.address)
+
+    @cached_property
+    def _port_lists(self) -> dict[int, tuple[Port, ...]]:
+        return {id(one.ports): one.ports for one in self.every}
+
+    def _index(self, key: Callable[[NamedEndpoint], str]) -> dict[str, list[NamedEndpoint]]:
+        found: defaultdict[str, list[NamedEndpoint]] = defaultdict(list)
+        for one in self.every:
+            found[key(one)].append(one)
+        return found
+
+
+NO_ENDPOINTS = Endpoints(())
+
+
 class Directory:
     """All Services, slices and namespaces; calls ``changed`` with the tokens of each change."""
 
@@ -61,7 +154,8 @@ class Directory:
         self._slices: dict[Key, dict[Key, LeanEndpointSlice]] = {}
         self._namespaces: set[str] = set()
         self._entries: dict[Key, NamedService] = {}
-        self._endpoints: dict[Key, tuple[NamedEndpoint, ...]] = {}
+        self._endpoints: dict[Key, Endpoints] = {}
+        self._read: dict[Key, tuple[NamedEndpoint, ...]] = {}
         self._by_cluster_ip: dict[str, set[Key]] = {}
         self._by_endpoint: dict[str, dict[tuple[Key, Key], None]] = {}
 
@@ -79,14 +173,21 @@ class Directory:
             found = self._entries[key] = read_service(service)
         return found
 
-    def endpoints(self, key: Key) -> tuple[NamedEndpoint, ...]:
+    def endpoints(self, key: Key) -> Endpoints:
         """The ready endpoints of a Service, every address of each."""
         found = self._endpoints.get(key)
         if found is None:
             slices = self._slices.get(key)
             if not slices:
-                return ()
-            found = self._endpoints[key] = read_endpoints(slices.values())
+                return NO_ENDPOINTS
+            every = [one for piece in sorted(slices) for one in self._of_slice(slices[piece])]
+            found = self._endpoints[key] = Endpoints(every)
+        return found
+
+    def _of_slice(self, piece: LeanEndpointSlice) -> tuple[NamedEndpoint, ...]:
+        found = self._read.get(piece.key)
+        if found is None:
+            found = self._read[piece.key] = read_endpoints([piece])
         return found
 
     def service_at(self, address: str) -> Key | None:
@@ -132,6 +233,7 @@ class Directory:
         for piece, owners, present in ((old, before, False), (new, after, True)):
             if piece is None:
                 continue
+            self._read.pop(piece.key, None)
             for service in owners:
                 tokens.add(service_token(*service))
                 self._endpoints.pop(service, None)

@@ -26,14 +26,16 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
-from zonewise.dns.cache import AnswerCache, CacheKey, cache_key
+from zonewise.dns.cache import AnswerCache, CacheKey, OutsideAnswer, cache_key
 from zonewise.dns.names import ROOT, is_within, labels_of, name_of, parse_domain
+from zonewise.dns.received import Received
+from zonewise.dns.sections import Sections
 from zonewise.dns.shares import Shares
+from zonewise.dns.slices import LongWork
 from zonewise.dns.upstream import Upstream, UpstreamFailed, ask, is_address
-from zonewise.dns.wire import IN, RD, Message, Question, Rcode, RecordType
+from zonewise.dns.wire import IN, RD, Question, Rcode, RecordType
 from zonewise.runtime.process.logs import logger
 
 RESOLV_CONF = Path("/etc/resolv.conf")
@@ -82,7 +84,8 @@ class Forwarder:
         self._waiting = Shares(waiting)
         self._patience = patience
         self._deadline = deadline
-        self._open: dict[CacheKey, asyncio.Task[Message]] = {}
+        self._long = LongWork()
+        self._open: dict[CacheKey, asyncio.Task[Received]] = {}
         self._rests: dict[Upstream, float] = {}
         self._probes: dict[bytes, Upstream] = {}
         self._probing: set[asyncio.Task[None]] = set()
@@ -102,7 +105,7 @@ class Forwarder:
             )
         return True
 
-    async def look_up(self, question: Question, source: str) -> Message:
+    async def look_up(self, question: Question, source: str) -> OutsideAnswer:
         """The answer for a client, from the cache or from a server; SERVFAIL if there is none."""
         now = asyncio.get_running_loop().time
         self._look_for_loops(now())
@@ -111,20 +114,21 @@ class Forwarder:
             return known
         if not self._waiting.take(source):
             self.rejected += 1
-            return Message(Rcode.SERVFAIL)
+            return OutsideAnswer.failed(question, Rcode.SERVFAIL)
         try:
             task = self._open.get(cache_key(question)) or self._begin(question, source)
             if task is None:
                 self.rejected += 1
-                return Message(Rcode.SERVFAIL)
-            message = await asyncio.shield(task)
+                return OutsideAnswer.failed(question, Rcode.SERVFAIL)
+            received = await asyncio.shield(task)
         finally:
             self._waiting.give_back(source)
-        if message.rcode == Rcode.SERVFAIL:
-            return self.cache.get_stale(question, now()) or message
-        return message
+        known = OutsideAnswer(received.sections)
+        if received.rcode == Rcode.SERVFAIL:
+            return self.cache.get_stale(question, now()) or known
+        return known
 
-    def _begin(self, question: Question, source: str) -> asyncio.Task[Message] | None:
+    def _begin(self, question: Question, source: str) -> asyncio.Task[Received] | None:
         """Forward a question that is not forwarded yet, if its source may have another place."""
         domain, key = self._domain(question), cache_key(question)
         places = self._places[domain]
@@ -132,7 +136,7 @@ class Forwarder:
             return None
         task = self._open[key] = asyncio.create_task(self._asked(question, domain))
 
-        def ended(_: asyncio.Task[Message]) -> None:
+        def ended(_: asyncio.Task[Received]) -> None:
             del self._open[key]
             places.give_back(source)
 
@@ -165,7 +169,7 @@ class Forwarder:
         self._probes[name] = upstream
         try:
             question = Question(0, RD, name, name, RecordType.A, IN)
-            await ask(upstream, question, seconds=self._deadline)
+            await ask(upstream, question, seconds=self._deadline, long=self._long)
         except UpstreamFailed as error:
             _log.debug("an upstream did not answer the loop check", why=str(error))
         finally:
@@ -174,18 +178,17 @@ class Forwarder:
             self.looping.discard(upstream)
             _log.info("an upstream leads back no longer and is used again", upstream=str(upstream))
 
-    async def _asked(self, question: Question, domain: bytes) -> Message:
+    async def _asked(self, question: Question, domain: bytes) -> Received:
         self.asked += 1
         loop = asyncio.get_running_loop()
-        message = await self._race(question, self._order(domain, loop.time()))
-        if message.rcode in (Rcode.NOERROR, Rcode.NXDOMAIN):
-            message = replace(message, aa=False)
-            self.cache.put(question, message, loop.time())
+        received = await self._race(question, self._order(domain, loop.time()))
+        if received.rcode in (Rcode.NOERROR, Rcode.NXDOMAIN):
+            self.cache.put(question, received, loop.time())
         else:
             self.failed += 1
-            if message.rcode > HIGHEST_CODE:
-                return Message(Rcode.SERVFAIL)
-        return message
+            if received.rcode > HIGHEST_CODE:
+                return _failure(question, Rcode.SERVFAIL)
+        return received
 
     def _domain(self, question: Question) -> bytes:
         """The longest stub domain that a name is in; the root if it is in none."""
@@ -199,14 +202,14 @@ class Forwarder:
         usable = [one for one in servers if one not in self.looping]
         return sorted(usable, key=lambda one: self._rests.get(one, 0.0) > now)
 
-    async def _race(self, question: Question, servers: Sequence[Upstream]) -> Message:
+    async def _race(self, question: Question, servers: Sequence[Upstream]) -> Received:
         """The first good answer; the last bad one if there is none."""
-        worst = Message(Rcode.SERVFAIL if servers else Rcode.REFUSED)
+        worst = _failure(question, Rcode.SERVFAIL if servers else Rcode.REFUSED)
         loop = asyncio.get_running_loop()
         end = loop.time() + self._deadline
-        waiting: set[asyncio.Task[Message]] = set()
+        waiting: set[asyncio.Task[Received]] = set()
         left = [*servers, *servers]
-        asked: dict[asyncio.Task[Message], Upstream] = {}
+        asked: dict[asyncio.Task[Received], Upstream] = {}
         try:
             while (left or waiting) and loop.time() < end:
                 if left:
@@ -215,7 +218,9 @@ class Forwarder:
                     if upstream in asked.values() and not silent:
                         continue
                     task = asyncio.create_task(
-                        ask(upstream, question, seconds=max(0.0, end - loop.time()))
+                        ask(
+                            upstream, question, seconds=max(0.0, end - loop.time()), long=self._long
+                        )
                     )
                     asked[task] = upstream
                     waiting.add(task)
@@ -230,16 +235,20 @@ class Forwarder:
                     if task.exception() is not None:
                         self._rests[asked[task]] = loop.time() + REST
                         continue
-                    message = task.result()
-                    if message.rcode in (Rcode.NOERROR, Rcode.NXDOMAIN):
+                    received = task.result()
+                    if received.rcode in (Rcode.NOERROR, Rcode.NXDOMAIN):
                         self._rests.pop(asked[task], None)
-                        return message
-                    worst = message
+                        return received
+                    worst = received
             return worst
         finally:
             for task in waiting:
                 task.cancel()
             await asyncio.gather(*waiting, return_exceptions=True)
+
+
+def _failure(question: Question, rcode: int) -> Received:
+    return Received(Sections.empty(question.name, rcode))
 
 
 class ResolvConf:

@@ -1,8 +1,14 @@
-"""Encoded answers: bytes by the whole question without its id.
+"""Answers that are ready, in two forms.
 
-Most questions are repeated, so the value is the finished packet. Several orders of the same records
-take turns, for clients that use the first one. An answer that depends on the client's place is a
-small dictionary by the number of the place; places with the same records share bytes.
+*Sections* by name in lower case, type and whether they are for a stream: what an answer is made of,
+for every spelling, option and size (``zonewise.dns.sections``). Nobody who varies those has an
+answer made again. *Packets* by the whole question without its id: most questions are repeated byte
+for byte, so the value is the finished packet, and answering costs one look-up. Packets are made of
+sections, for questions in lower case and without options, which can be expected to come again.
+
+Several orders of the same records take turns, for clients that use the first one. An answer that
+depends on the client's place is a small dictionary by the number of the place; places with the same
+records share bytes.
 
 An answer is valid as long as nothing it was made from has changed, not for a time. Each entry has
 its tokens (``zonewise.dns.zone``), and an index leads from a token to entries, so a change drops
@@ -14,11 +20,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from itertools import cycle, repeat
-from typing import NamedTuple, TypeAlias
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from itertools import cycle
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from zonewise.dns.directory import ChangeToken
+from zonewise.dns.sections import Sections
 
 ENTRIES = 100_000
 BYTES = 64 << 20
@@ -43,10 +50,12 @@ TYPES = {
     255: "ANY",
 }
 _OVERHEAD = 1000
-"""About what an entry costs besides its question, packets and records: mostly its tokens."""
+"""About what an entry costs besides its question and its answers: mostly its tokens."""
 
-_RECORD = 200
-"""About what a record costs that is held until all packets are written."""
+T = TypeVar("T")
+
+SectionsKey: TypeAlias = tuple[bytes, int, bool]
+"""A name in lower case, a type, and whether the answer goes over a stream."""
 
 
 class AnswerKind(NamedTuple):
@@ -65,9 +74,6 @@ class AnswerKind(NamedTuple):
     told: int
 
 
-AnswerWriter: TypeAlias = Callable[[int], bytes]
-
-
 def kind_of(
     zone: str, type: int, rcode: int, *, stream: bool, do: bool, asked: int, told: int
 ) -> AnswerKind:
@@ -80,35 +86,37 @@ def _bound(size: int) -> int:
     return SIZES[bisect_left(SIZES, size)]
 
 
-class Turns:
-    """The packets of one answer, in turn: the first, and those that ``write`` makes of a number.
+class Turns(Generic[T]):
+    """The orders of one answer, in turn: the first, and those that ``write`` makes of a number.
 
     Each is written when its turn first comes: what changes often is seldom queried so often that
-    all are needed, and no client has to wait until ten packets are written. ``records`` is how many
-    records are held for that.
+    all are needed, and no client has to wait until ten packets are written. ``size`` is about how
+    many bytes one takes.
     """
 
-    __slots__ = ("next", "size")
+    __slots__ = ("_orders", "_write", "many", "next", "size")
 
     def __init__(
-        self, first: bytes, many: int = 1, write: AnswerWriter | None = None, records: int = 0
+        self, first: T, size: int, many: int = 1, write: Callable[[int], T] | None = None
     ) -> None:
-        bodies: Iterator[bytes] = repeat(first)
-        self.size = len(first)
-        if write is not None and many > 1:
-            bodies = _written(first, many, write)
-            self.size = len(first) * many + _RECORD * records
-        self.next = bodies.__next__
+        self.many = many if write is not None else 1
+        self.size = size * self.many
+        self._orders = [first]
+        self._write = write
+        self.next = self._turns().__next__
 
+    def order(self, turn: int) -> T:
+        """One of the orders, by its number."""
+        orders = self._orders
+        while len(orders) <= turn and self._write is not None:
+            orders.append(self._write(len(orders)))
+        return orders[turn]
 
-def _written(first: bytes, many: int, write: AnswerWriter) -> Iterator[bytes]:
-    packets = [first]
-    yield first
-    while len(packets) < many:
-        packets.append(write(len(packets)))
-        yield packets[-1]
-    del write
-    yield from cycle(packets)
+    def _turns(self) -> Iterator[T]:
+        for turn in range(self.many):
+            yield self.order(turn)
+        self._write = None  # and what it holds
+        yield from cycle(self._orders)
 
 
 class Tally:
@@ -125,50 +133,79 @@ class Kept:
 
     __slots__ = ("basis", "places", "shared", "size", "tally", "turns")
 
-    def __init__(self, tally: Tally, basis: frozenset[ChangeToken], turns: Turns | None) -> None:
+    def __init__(
+        self, tally: Tally, basis: frozenset[ChangeToken], turns: Turns[Any] | None
+    ) -> None:
         self.tally = tally
         self.basis = basis
         self.turns = turns
-        self.places: dict[int, Turns] = {}
-        self.shared: dict[object, Turns] = {}
+        self.places: dict[int, Turns[Any]] = {}
+        self.shared: dict[object, Turns[Any]] = {}
         self.size = _OVERHEAD + (turns.size if turns else 0)
 
 
+class KeptSections(NamedTuple):
+    """The sections of an answer, what they are made from, and whether they are for a place."""
+
+    turns: Turns[Sections]
+    basis: frozenset[ChangeToken]
+    near: bool
+
+
 class KeptAnswers:
-    """All entries. ``table`` is read by the packet loop; everything else changes it."""
+    """All entries. ``table`` has packets and is read by the packet loop; ``get`` reads sections.
+
+    ``changes`` counts the changes there were: what is made over several turns of the event loop is
+    kept only if there was none meanwhile.
+    """
 
     def __init__(self, *, entries: int = ENTRIES, size: int = BYTES) -> None:
-        self.table: dict[bytes, Kept] = {}
+        self.table: dict[Hashable, Kept] = {}
+        self.changes = 0
         self.dropped = 0
         self.evicted = 0
         self.size = 0
         self._most = entries
         self._room = size
-        self._by_token: dict[ChangeToken, dict[bytes, None]] = {}
+        self._by_token: dict[ChangeToken, dict[Hashable, None]] = {}
         self._tallies: dict[AnswerKind, Tally] = {}
 
+    def get(self, key: SectionsKey, place: int) -> KeptSections | None:
+        """The answer for a place."""
+        entry = self.table.get(key)
+        if entry is None:
+            return None
+        turns = entry.turns or entry.places.get(place)
+        near = entry.turns is None
+        return None if turns is None else KeptSections(turns, entry.basis, near=near)
+
     def keep(
-        self, question: bytes, kind: AnswerKind, basis: frozenset[ChangeToken], turns: Turns
+        self,
+        key: Hashable,
+        basis: frozenset[ChangeToken],
+        turns: Turns[Any],
+        kind: AnswerKind | None = None,
     ) -> None:
-        """Keep an answer that is the same for all clients."""
-        self._remove(question)
-        self._add(question, Kept(self._tally(kind), basis, turns))
+        """Keep an answer that is the same for all clients; packets are counted by their kind."""
+        self._remove(key)
+        self._add(key, Kept(self._tally(kind), basis, turns))
 
     def keep_near(
         self,
-        question: bytes,
-        kind: AnswerKind,
+        key: Hashable,
         basis: frozenset[ChangeToken],
+        turns: Turns[Any],
+        kind: AnswerKind | None = None,
+        *,
         place: int,
         same: object,
-        turns: Turns,
     ) -> None:
         """Keep an answer for a place; ``same`` is equal where the records are."""
-        entry = self.table.get(question)
+        entry = self.table.get(key)
         if entry is None or entry.turns is not None or entry.basis != basis:
-            self._remove(question)
+            self._remove(key)
             entry = Kept(self._tally(kind), basis, None)
-            self._add(question, entry)
+            self._add(key, entry)
         known = entry.shared.setdefault(same, turns)
         grown = 100 + (turns.size if known is turns else 0)
         entry.places[place] = known
@@ -178,6 +215,7 @@ class KeptAnswers:
 
     def drop(self, tokens: Iterable[ChangeToken]) -> None:
         """Drop what was made from any of these."""
+        self.changes += 1
         for token in tokens:
             for question in tuple(self._by_token.get(token, ())):
                 self._remove(question)
@@ -185,6 +223,7 @@ class KeptAnswers:
 
     def clear(self) -> None:
         """Drop everything."""
+        self.changes += 1
         for question in tuple(self.table):
             self._remove(question)
 
@@ -192,15 +231,17 @@ class KeptAnswers:
         """How often each kind of answer was given out of this table."""
         return Counter({kind: tally.hits for kind, tally in self._tallies.items()})
 
-    def _tally(self, kind: AnswerKind) -> Tally:
+    def _tally(self, kind: AnswerKind | None) -> Tally:
+        if kind is None:
+            return Tally()
         found = self._tallies.get(kind)
         if found is None:
             found = self._tallies[kind] = Tally()
         return found
 
-    def _add(self, question: bytes, entry: Kept) -> None:
+    def _add(self, question: Hashable, entry: Kept) -> None:
         self.table[question] = entry
-        entry.size += len(question)
+        entry.size += len(question[0] if isinstance(question, tuple) else question)
         self.size += entry.size
         for token in entry.basis:
             self._by_token.setdefault(token, {})[question] = None
@@ -211,7 +252,7 @@ class KeptAnswers:
             self._remove(next(iter(self.table)))
             self.evicted += 1
 
-    def _remove(self, question: bytes) -> None:
+    def _remove(self, question: Hashable) -> None:
         entry = self.table.pop(question, None)
         if entry is None:
             return

@@ -2,7 +2,8 @@
 
 Everything that can be answered from memory is answered at once, in the caller's turn. The rest (a
 name outside of the cluster, an alias that leads there) is a coroutine, which the caller runs beside
-its loop. Answers from memory are kept as bytes for the next such question.
+its loop. Answers from memory are kept for the next such question, however that is spelled and
+whatever options it has (``zonewise.dns.kept``).
 
 *No answer* is sent to what is no question: answers (two servers must not answer each other forever)
 and packets shorter than a header. *FORMERR* is for what cannot be parsed, with the question and an
@@ -11,46 +12,49 @@ EDNS); *NOTIMP* for other operations, *REFUSED* for other classes and for transf
 lists are complete, names of the cluster are *SERVFAIL*: a server that is not synced must never deny
 a name.
 
-*Fair*: writing thousands of records takes milliseconds, and a client that requests them over and
-over must not keep others waiting. So long answers over streams are written one in each turn of the
-event loop.
+*Fair*: writing thousands of records takes milliseconds, and a client that requests them must not
+keep others waiting. So long answers over streams are written in slices, one in each turn of the
+event loop; answers in packets are short.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain, repeat
 from typing import Protocol
 
-from zonewise.dns.kept import AnswerKind, KeptAnswers, Turns, kind_of
-from zonewise.dns.names import domain_text
+from zonewise.dns.cache import OutsideAnswer
+from zonewise.dns.kept import AnswerKind, KeptAnswers, KeptSections, SectionsKey, Turns, kind_of
+from zonewise.dns.sections import ANSWER, Placed, Sections, packing
+from zonewise.dns.slices import LongWork, Steps, finished
 from zonewise.dns.subnet import Asker, IPNetwork, asker
 from zonewise.dns.wire import (
+    AA,
     HEADER,
     IN,
     MAX_SIZE,
     OPCODE,
+    PACKET_LIMIT,
     QR,
+    TC,
     Malformed,
-    Message,
     Question,
     Rcode,
     RecordType,
     read_question,
     size_limit,
-    write,
     write_refusal,
 )
-from zonewise.dns.zone import ALIASES, DnsCluster, Resolved, extended, rotated
+from zonewise.dns.zone import ALIASES, DnsCluster, Resolved, domain_name
 from zonewise.topology.locators import PodLocation
 
 KEPT_QUESTION = 512
-"""Answers to longer questions are not kept: such questions are not repeated."""
+"""Packets for longer questions are not kept: such questions are not repeated."""
 
 TURNS = 10
-TURNS_SIZE = 8192
+TURNS_SIZE = TURNS * PACKET_LIMIT
 """How many orders of records are kept, and how many bytes they may take together."""
 
 LONG = 200
@@ -65,7 +69,7 @@ class Forwards(Protocol):
     def is_own_probe(self, question: Question) -> bool:
         """Whether a question is one of our probes that came back."""
 
-    async def look_up(self, question: Question, source: str) -> Message:
+    async def look_up(self, question: Question, source: str) -> OutsideAnswer:
         """The answer of others for a client; a failure is SERVFAIL."""
 
 
@@ -79,7 +83,7 @@ class Responder:
     trusted: Sequence[IPNetwork] = ()
     kept: KeptAnswers = field(default_factory=KeptAnswers)
     counts: Counter[AnswerKind] = field(default_factory=Counter)
-    _writing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _long: LongWork = field(default_factory=LongWork)
 
     def spot(self, source: str) -> PodLocation:
         """Where a client is."""
@@ -103,69 +107,95 @@ class Responder:
             return self._refusal(data, Rcode.FORMERR, stream=stream)
         call = _Call(self, data, question, source, Asker(source), stream=stream)
         if question.edns is not None and question.edns.version:
-            return call.finish(Message(Rcode.BADVERS), OUTSIDE)
+            return call.fail(Rcode.BADVERS, OUTSIDE)
         try:
             client = call.client = asker(question, source, self.trusted)
         except Malformed:
-            return call.finish(Message(Rcode.FORMERR), OUTSIDE)
+            return call.fail(Rcode.FORMERR, OUTSIDE)
         if question.cls != IN or question.type in (RecordType.AXFR, RecordType.IXFR):
-            return call.finish(Message(Rcode.REFUSED), OUTSIDE)
+            return call.fail(Rcode.REFUSED, OUTSIDE)
         domain = self.cluster.domains.of(question.lower)
         if domain is None:
             return self._ask_outside(call, question)
-        zone = domain_text(domain)
+        zone = domain_name(domain)
         if not self.synced():
-            return call.finish(Message(Rcode.SERVFAIL), zone)
-        spot = self.spot(client.address)
-        resolved = self.cluster.resolve(question, spot)
+            return call.fail(Rcode.SERVFAIL, zone)
+        return self._ask_cluster(call, question, self.spot(client.address), zone)
+
+    def _ask_cluster(
+        self, call: _Call, question: Question, spot: PodLocation, zone: str
+    ) -> bytes | Awaitable[bytes]:
+        known = self.kept.get(call.key, spot.number)
+        if known is not None:
+            return call.tell(known, spot, zone)
+        # The answer is for all spellings. In capitals the question's name is none of our names, so
+        # that what is spelled as in the question can be told from what is spelled as in an object.
+        general = replace(question, name=question.lower.upper())
+        resolved = self.cluster.resolve(general, spot)
         if resolved is None:
             return self._ask_outside(call, question)
         if resolved.outside is not None:
-            return self._follow(call, question, resolved, spot, zone)
-        if call.is_long(resolved.message):
-            return self._finish(call, resolved.message, zone)
-        return call.keep(resolved, spot, zone)
+            return self._follow(call, general, resolved, spot, zone)
+        if call.stream and resolved.orders > LONG:
+            return self._tell_long(call, general, resolved, spot, zone)
+        sections = finished(_packing(general, resolved, call.most))
+        return call.keep(sections, general, resolved, spot, zone)
+
+    async def _tell_long(
+        self, call: _Call, general: Question, resolved: Resolved, spot: PodLocation, zone: str
+    ) -> bytes:
+        changes = self.kept.changes
+
+        def work() -> Steps[bytes]:
+            known = self.kept.get(call.key, spot.number)
+            if known is not None:
+                return call.tell(known, spot, zone)
+            sections = yield from _packing(general, resolved, call.most)
+            if self.kept.changes == changes:
+                return call.keep(sections, general, resolved, spot, zone)
+            return call.finish(sections, zone)
+
+        return await self._long.run(work())
 
     def _ask_outside(self, call: _Call, question: Question) -> bytes | Awaitable[bytes]:
         if self.forwards is None:
-            return call.finish(Message(Rcode.REFUSED), OUTSIDE)
+            return call.fail(Rcode.REFUSED, OUTSIDE)
         if self.forwards.is_own_probe(question):
-            return call.finish(Message(Rcode.REFUSED), OUTSIDE)
+            return call.fail(Rcode.REFUSED, OUTSIDE)
         return self._forward(call, question, self.forwards)
 
     async def _forward(self, call: _Call, question: Question, forwards: Forwards) -> bytes:
-        return await self._finish(call, await forwards.look_up(question, call.payer), OUTSIDE)
+        found = await forwards.look_up(question, call.payer)
+        if call.stream and len(found.sections.ends) > LONG:
+            await self._long.turn()
+        told = found.answer(question, call.limit, call.client.option)
+        return call.count(told, found.sections.rcode, OUTSIDE)
 
     async def _follow(
         self, call: _Call, question: Question, resolved: Resolved, spot: PodLocation, zone: str
     ) -> bytes:
         """Go on where an alias leads out of its domain: into another of ours, or to others."""
+        records: Iterable[Placed] = resolved.records()
+        target, flags = resolved.outside, AA
         for _ in range(ALIASES):
-            target = resolved.outside
             if target is None:
                 break
             step = replace(question, name=target, lower=target.lower())
             further = self.cluster.resolve(step, spot)
             if further is not None:
-                answers = further.message.answers
-                resolved = replace(extended(resolved, answers), outside=further.outside)
+                more = (one for one in further.records() if one[0] == ANSWER)
+                records = chain(records, more)
+                target = further.outside
                 continue
             if self.forwards is None:
                 break
-            message = await self.forwards.look_up(step, call.payer)
-            resolved = extended(resolved, message.answers)
-            if message.tc:
-                resolved = replace(resolved, message=replace(resolved.message, tc=True))
+            found = await self.forwards.look_up(step, call.payer)
+            records = chain(records, zip(repeat(ANSWER), found.records(target)))
+            flags |= found.sections.flags & TC
             break
-        return await self._finish(call, resolved.message, zone)
-
-    async def _finish(self, call: _Call, message: Message, zone: str) -> bytes:
-        if not call.is_long(message):
-            return call.finish(message, zone)
-        async with self._writing:
-            told = call.finish(message, zone)
-            await asyncio.sleep(0)
-        return told
+        work = packing(question.name, records, call.most, flags=flags)
+        sections = await self._long.run(work) if call.stream else finished(work)
+        return call.finish(sections, zone)
 
     def _refusal(self, data: bytes, rcode: Rcode, *, stream: bool) -> bytes:
         told = write_refusal(data, rcode)
@@ -191,56 +221,107 @@ class _Call:
         """The address whose share is used: of the client, else of what passed its question on."""
         return self.client.address or self.source
 
-    def is_long(self, message: Message) -> bool:
-        """Whether its answer must not be written while others wait."""
-        sections = (message.answers, message.authority, message.additional)
-        return self.stream and sum(map(len, sections)) > LONG
+    @property
+    def key(self) -> SectionsKey:
+        """Under what sections are kept."""
+        return self.question.lower, self.question.type, self.stream
 
-    def finish(self, message: Message, zone: str) -> bytes:
+    @property
+    def limit(self) -> int:
+        """How long its answer may be."""
+        return MAX_SIZE if self.stream else size_limit(self.question)
+
+    @property
+    def most(self) -> int:
+        """How long any answer of its kind may be."""
+        return MAX_SIZE if self.stream else PACKET_LIMIT
+
+    def fail(self, rcode: int, zone: str) -> bytes:
+        """An answer without records."""
+        return self.finish(Sections.empty(self.question.name, rcode), zone)
+
+    def finish(self, sections: Sections, zone: str) -> bytes:
         """The answer as bytes, counted."""
-        told = self._write(message)
-        self.responder.counts[self._kind(message, zone, told)] += 1
+        return self.count(self._packet(sections), sections.rcode, zone)
+
+    def count(self, told: bytes, rcode: int, zone: str) -> bytes:
+        """An answer, counted."""
+        self.responder.counts[self._kind(rcode, zone, told)] += 1
         return told
 
-    def keep(self, resolved: Resolved, spot: PodLocation, zone: str) -> bytes:
+    def keep(
+        self,
+        sections: Sections,
+        general: Question,
+        resolved: Resolved,
+        spot: PodLocation,
+        zone: str,
+    ) -> bytes:
         """The answer as bytes, in one of its orders, and kept for the next such question."""
-        message, question = resolved.message, self.question
+        most, total = self.most, resolved.orders
+        many = min(total, TURNS, TURNS_SIZE // (1 + len(sections.data))) or 1
+        if self.stream and total > LONG:
+            many = 1
+
+        def turned(turn: int) -> Sections:
+            return finished(_packing(general, resolved, most, by=turn * total // many))
+
+        turns = Turns(sections, sections.size, many, turned)
+        known = KeptSections(turns, resolved.basis, resolved.near)
+        kept = self.responder.kept
+        if resolved.near:
+            kept.keep_near(self.key, resolved.basis, turns, place=spot.number, same=resolved.same)
+        elif resolved.answered:
+            kept.keep(self.key, resolved.basis, turns)
+        return self.tell(known, spot, zone)
+
+    def tell(self, known: KeptSections, spot: PodLocation, zone: str) -> bytes:
+        """An answer out of kept sections; a question that may come again gets packets."""
+        question, turns = self.question, known.turns
         if (
             self.stream
+            or question.name != question.lower
             or (question.edns is not None and question.edns.options)
             or len(self.data) > KEPT_QUESTION
         ):
-            return self.finish(message, zone)
-        first = self._write(message)
-        many = min(resolved.spread, TURNS, TURNS_SIZE // len(first)) or 1
+            return self.finish(turns.next(), zone)
 
         def turned(turn: int) -> bytes:
-            by = turn * resolved.spread // many
-            return self._write(rotated(message, resolved.spread, by))[2:]
+            return self._packet(turns.order(turn))[2:]
 
-        turns = Turns(first[2:], many, turned, len(message.answers) + len(message.additional))
-        kind = self._kind(message, zone, first)
+        packet = self._packet(turns.order(0))
+        packets = Turns(packet[2:], len(packet), turns.many, turned)
+        kind = self._kind(turns.order(0).rcode, zone, packet)
         kept = self.responder.kept
-        if resolved.near:
-            same = message.answers
-            kept.keep_near(self.data[2:], kind, resolved.basis, spot.number, same, turns)
+        if known.near:
+            kept.keep_near(self.data[2:], known.basis, packets, kind, place=spot.number, same=turns)
         else:
-            kept.keep(self.data[2:], kind, resolved.basis, turns)
+            kept.keep(self.data[2:], known.basis, packets, kind)
         self.responder.counts[kind] += 1
-        return self.data[:2] + turns.next()
+        return self.data[:2] + packets.next()
 
-    def _write(self, message: Message) -> bytes:
-        limit = MAX_SIZE if self.stream else size_limit(self.question)
-        return write(self.question, message, limit, option=self.client.option)
+    def _packet(self, sections: Sections) -> bytes:
+        return sections.answer(self.question, self.limit, option=self.client.option)
 
-    def _kind(self, message: Message, zone: str, told: bytes) -> AnswerKind:
+    def _kind(self, rcode: int, zone: str, told: bytes) -> AnswerKind:
         question = self.question
         return kind_of(
             zone,
             question.type,
-            message.rcode,
+            rcode,
             stream=self.stream,
             do=question.edns is not None and question.edns.do,
             asked=len(self.data),
             told=len(told),
         )
+
+
+def _packing(question: Question, resolved: Resolved, limit: int, *, by: int = 0) -> Steps[Sections]:
+    return packing(
+        question.name,
+        resolved.records(by),
+        limit,
+        rcode=resolved.rcode,
+        flags=AA,
+        domain=resolved.domain,
+    )

@@ -18,21 +18,17 @@ from dataclasses import dataclass
 
 from zonewise.api.errors import ConfigError, ZonewiseError
 from zonewise.api.values.numbers import natural
-from zonewise.dns.wire import (
-    MAX_SIZE,
-    QR,
-    Malformed,
-    Message,
-    Question,
-    Rcode,
-    read_failure,
-    read_message,
-    write_question,
-)
+from zonewise.dns.received import Received, is_answer, read_failure, reading
+from zonewise.dns.sections import Sections
+from zonewise.dns.slices import LongWork, finished
+from zonewise.dns.wire import MAX_SIZE, TC, Malformed, Question, Rcode, write_question
 
 PORT = 53
 STREAM_PATIENCE = 2.0
 """How many seconds the whole of a truncated answer may take over TCP."""
+
+LONG = 4096
+"""Longer answers are read in slices."""
 
 _FAILURES = (Rcode.FORMERR, Rcode.SERVFAIL, Rcode.NOTIMP, Rcode.REFUSED)
 
@@ -80,17 +76,19 @@ def is_address(host: str) -> bool:
     return True
 
 
-async def ask(upstream: Upstream, question: Question, *, seconds: float) -> Message:
+async def ask(
+    upstream: Upstream, question: Question, *, seconds: float, long: LongWork
+) -> Received:
     """The answer of a server, in so many seconds or ``UpstreamFailed``."""
     try:
         async with asyncio.timeout(seconds):
-            message = await _over_packets(upstream, question, edns=True)
+            message = await _over_packets(upstream, question, long, edns=True)
             if message.rcode in (Rcode.FORMERR, Rcode.NOTIMP):
-                message = await _over_packets(upstream, question, edns=False)
-            if message.tc:
+                message = await _over_packets(upstream, question, long, edns=False)
+            if message.sections.flags & TC:
                 try:
                     async with asyncio.timeout(STREAM_PATIENCE):
-                        message = await _over_stream(upstream, question)
+                        message = await _over_stream(upstream, question, long)
                 except (OSError, EOFError, TimeoutError):
                     return message  # cut off is better than nothing; the asker sees TC
     except TimeoutError:
@@ -100,7 +98,9 @@ async def ask(upstream: Upstream, question: Question, *, seconds: float) -> Mess
     return message
 
 
-async def _over_packets(upstream: Upstream, question: Question, *, edns: bool) -> Message:
+async def _over_packets(
+    upstream: Upstream, question: Question, long: LongWork, *, edns: bool
+) -> Received:
     loop = asyncio.get_running_loop()
     packet, identity = _written(question, edns=edns)
     family = socket.AF_INET6 if ":" in upstream.host else socket.AF_INET
@@ -108,19 +108,21 @@ async def _over_packets(upstream: Upstream, question: Question, *, edns: bool) -
         await loop.sock_connect(sock, (upstream.host, upstream.port))
         await loop.sock_sendall(sock, packet)
         while True:
-            message = _checked(await loop.sock_recv(sock, MAX_SIZE), question, identity)
+            data = await loop.sock_recv(sock, MAX_SIZE)
+            message = await _checked(data, question, identity, long)
             if message is not None:
                 return message
 
 
-async def _over_stream(upstream: Upstream, question: Question) -> Message:
+async def _over_stream(upstream: Upstream, question: Question, long: LongWork) -> Received:
     packet, identity = _written(question, edns=True)
     reader, writer = await asyncio.open_connection(upstream.host, upstream.port)
     try:
         writer.write(len(packet).to_bytes(2, "big") + packet)
         while True:
             length = int.from_bytes(await reader.readexactly(2), "big")
-            message = _checked(await reader.readexactly(length), question, identity)
+            data = await reader.readexactly(length)
+            message = await _checked(data, question, identity, long)
             if message is not None:
                 return message
     finally:
@@ -136,17 +138,18 @@ def _written(question: Question, *, edns: bool) -> tuple[bytes, int]:
     return packet, identity
 
 
-def _checked(data: bytes, question: Question, identity: int) -> Message | None:
+async def _checked(
+    data: bytes, question: Question, identity: int, long: LongWork
+) -> Received | None:
     """The message, if it is the answer to our question."""
     failed = read_failure(data)
     if failed is not None:
         same = failed[0] == identity and failed[1] in _FAILURES
-        return Message(failed[1]) if same else None
+        return Received(Sections.empty(question.name, failed[1])) if same else None
+    if not is_answer(data, question, identity):
+        return None
+    work = reading(data, question)
     try:
-        repeated, message = read_message(data)
+        return await long.run(work) if len(data) > LONG else finished(work)
     except Malformed:
         return None
-    ours = (identity, question.lower, question.type, question.cls)
-    if (repeated.id, repeated.lower, repeated.type, repeated.cls) != ours:
-        return None
-    return message if repeated.flags & QR else None

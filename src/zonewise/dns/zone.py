@@ -9,31 +9,54 @@ cluster; if it leads out of it, ``Resolved.outside`` names where the rest has to
 ``None`` instead of an answer means that the question is not ours: every name outside of the
 cluster's domains, and addresses in the reverse domains that nothing in the cluster has.
 
+Records that may be many are made one by one as they are written (``Spread``), so of 20,000
+endpoints only those cost something that fit into the answer.
+
 While it looks things up, ``_Asking`` records every token it depends on, whether found or not, and
 whether the client's place mattered. No other code has to know what an answer was made from.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from hashlib import blake2b
+from itertools import chain, repeat
+from struct import Struct as Layout
+from typing import Any, Generic, TypeVar
 
 from zonewise.api.errors import ParseError
 from zonewise.dns.directory import (
+    NO_ENDPOINTS,
     ChangeToken,
     Directory,
+    Endpoints,
     address_token,
     namespace_token,
     node_token,
     service_token,
 )
-from zonewise.dns.names import is_within, labels_of, name_of, parse_domain, suffixes
-from zonewise.dns.wire import Message, Question, Rcode, RecordType, ResourceRecord, address_record
+from zonewise.dns.names import (
+    LABEL_LIMIT,
+    NAME_LIMIT,
+    domain_text,
+    is_within,
+    labels_of,
+    name_of,
+    parse_domain,
+    suffixes,
+)
+from zonewise.dns.sections import ADDITIONAL, ANSWER, AUTHORITY, Placed
+from zonewise.dns.wire import Question, Rcode, RecordType, ResourceRecord, address_record
 from zonewise.topology.locators import NOWHERE, Locators, PodLocation
+from zonewise.traffic.endpoint import NO_HINT
 from zonewise.traffic.named import NO_PORT, NamedEndpoint, NamedService, Port, packed
 from zonewise.traffic.names import POD, SVC, NameQuestion, label_address, parse_name
-from zonewise.traffic.near import by_place, near
+from zonewise.traffic.near import near
 from zonewise.traffic.routes import ProxyLocation, parse_address
+
+T = TypeVar("T")
 
 TTL = 5
 VERSION_TTL = 28_800
@@ -49,6 +72,12 @@ _UNKNOWN_OF_NS = (RecordType.TXT, RecordType.PTR)
 
 _SIZES: Mapping[int, int] = {RecordType.A: 4, RecordType.AAAA: 16}
 _HEX = frozenset("0123456789abcdef")
+_SRV_HEAD = Layout("!HHH")
+_POD_PORTS = (Port("", "", 0),)
+_HEAVY = 100
+"""So many SRV records weigh 1 each, as do more."""
+
+domain_name = cache(domain_text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,22 +99,56 @@ class Domains:
         return None
 
 
+@dataclass(frozen=True)
+class Spread(Generic[T]):
+    """Records that may be sent in any order, made of ``items`` when they are written."""
+
+    items: Sequence[T]
+    answers: Callable[[Iterable[T]], Iterator[ResourceRecord]]
+    glue: Callable[[Iterable[T]], Iterator[ResourceRecord]] | None = None
+
+    def records(self, by: int) -> Iterator[Placed]:
+        """All records, turned by some places."""
+        items = [*self.items[by:], *self.items[:by]]
+        glue = self.glue(items) if self.glue is not None else ()
+        return chain(zip(repeat(ANSWER), self.answers(items)), zip(repeat(ADDITIONAL), glue))
+
+
 @dataclass(frozen=True, slots=True)
 class Resolved:
     """An answer, what it was made from, and what is still missing."""
 
-    message: Message
+    rcode: int
+    domain: bytes
+    """Of the question, as it is spelled there."""
+
     basis: frozenset[ChangeToken] = frozenset()
     near: bool = False
     """Whether another place might get another answer."""
 
+    same: bytes = b""
+    """Equal for two places that get the same answer, if they have the same basis."""
+
+    fixed: tuple[Placed, ...] = ()
+    """The records whose order is fixed; answers come before those of ``spread``."""
+
+    spread: Spread[Any] | None = None
     outside: bytes | None = None
     """Where the last alias leads, if that has to be looked up elsewhere."""
 
-    spread: int = 0
-    """How many records, at the end of the answers, may be sent in any order."""
+    @property
+    def answered(self) -> bool:
+        """Whether there is any answer."""
+        return self.spread is not None or (bool(self.fixed) and self.fixed[0][0] == ANSWER)
 
-    domain: bytes = b""
+    @property
+    def orders(self) -> int:
+        """In how many orders it can be sent."""
+        return len(self.spread.items) if self.spread is not None else 1
+
+    def records(self, by: int = 0) -> Iterator[Placed]:
+        """All records, those that may be in any order turned by some places."""
+        return chain(self.fixed, self.spread.records(by) if self.spread is not None else ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,21 +170,18 @@ class DnsCluster:
         return _Asking(self, spot).resolve(question, domain)
 
 
-@dataclass(frozen=True, slots=True)
-class _Item:
-    """An address with a port, and the name it has of its own."""
-
-    address: bytes
-    port: int
-    target: tuple[str, ...]
-
-
 @dataclass(slots=True)
 class _Found:
-    """What is behind a name: items, or an alias. None of both is NODATA."""
+    """What is behind a name: endpoints, or an alias. None of both is NODATA."""
 
-    items: list[_Item] = field(default_factory=list)
+    endpoints: Endpoints = NO_ENDPOINTS
+    asked: NameQuestion = field(default_factory=NameQuestion)
+    name: tuple[str, ...] = ()
+    """The name that each endpoint's label is put before."""
+
     alias: str | None = None
+    chooser: NamedService | None = None
+    """The Service by which the endpoints for a place are chosen."""
 
 
 @dataclass(slots=True)
@@ -130,8 +190,8 @@ class _Made:
 
     answers: list[ResourceRecord] = field(default_factory=list)
     extra: list[ResourceRecord] = field(default_factory=list)
+    spread: Spread[Any] | None = None
     outside: bytes | None = None
-    spread: int = 0
 
 
 @dataclass(slots=True)
@@ -142,6 +202,7 @@ class _Asking:
     spot: PodLocation
     basis: set[ChangeToken] = field(default_factory=set)
     near: bool = False
+    same: bytes = b""
 
     def resolve(self, question: Question, domain: bytes) -> Resolved | None:
         """The answer, or None if nothing in the cluster has the requested address."""
@@ -154,19 +215,28 @@ class _Asking:
                 return None
         elif made is None:
             made = self._named(question, zone, domain, parse_name(labels))
-        return self._resolved(made, zone, domain)
+        return self._resolved(made, zone)
 
-    def _resolved(self, made: _Made | None, zone: bytes, domain: bytes) -> Resolved:
-        if made is not None and made.answers:
-            message = Message(
-                Rcode.NOERROR, tuple(made.answers), additional=tuple(made.extra), aa=True
+    def _resolved(self, made: _Made | None, zone: bytes) -> Resolved:
+        basis = frozenset(self.basis)
+        if made is not None and (made.answers or made.spread):
+            fixed = (
+                *zip(repeat(ANSWER), made.answers),
+                *zip(repeat(ADDITIONAL), made.extra),
             )
-            outside, spread = made.outside, made.spread
-        else:
-            rcode = Rcode.NXDOMAIN if made is None else Rcode.NOERROR
-            soa = _soa(zone, self.cluster.serial())
-            message, outside, spread = Message(rcode, authority=(soa,), aa=True), None, 0
-        return Resolved(message, frozenset(self.basis), self.near, outside, spread, domain)
+            return Resolved(
+                Rcode.NOERROR,
+                zone,
+                basis,
+                self.near,
+                self.same,
+                fixed,
+                made.spread,
+                made.outside,
+            )
+        rcode = Rcode.NXDOMAIN if made is None else Rcode.NOERROR
+        soa = (AUTHORITY, _soa(zone, self.cluster.serial()))
+        return Resolved(rcode, zone, basis, self.near, self.same, (soa,))
 
     def _named(
         self, question: Question, zone: bytes, domain: bytes, asked: NameQuestion | None
@@ -177,7 +247,7 @@ class _Asking:
             # As CoreDNS: below the apex a question for SOA only finds out the domain.
             return _Made() if question.type == RecordType.SOA else None
         if question.type == RecordType.SRV:
-            return _services(question, found, labels_of(zone))
+            return self._services(question, found, zone)
         if question.type in (RecordType.A, RecordType.AAAA):
             return self._addresses(question, found, domain)
         if question.type == RecordType.CNAME and found.alias is not None:
@@ -202,8 +272,7 @@ class _Asking:
                 self.basis.add(service_token(namespace, name))
                 names += (
                     (one.host, name, namespace, SVC)
-                    for one in directory.endpoints((namespace, name))
-                    if one.address == address
+                    for one in directory.endpoints((namespace, name)).at(address).every
                 )
         primary = labels_of(self.cluster.domains.cluster[0])
         targets = (_joined(*name, *primary) for name in dict.fromkeys(names))
@@ -252,14 +321,14 @@ class _Asking:
                 self.basis.add(service_token(*key))
                 endpoints = directory.endpoints(key)
                 entry = directory.entry(key)
-                if not any(one.address == address for one in endpoints):
+                if not endpoints.at(address):
                     continue
                 served = True
                 if entry is None:
                     continue
                 name = (entry.name, entry.namespace, SVC)
                 if entry.headless:
-                    found += (((one.host, *name), one.packed) for one in endpoints)
+                    found += (((one.host, *name), one.packed) for one in endpoints.every)
                 else:
                     found += ((name, one) for one in entry.addresses)
         if served:
@@ -286,7 +355,8 @@ class _Asking:
         pods = self.cluster.locators.named(text)
         if not any(namespace == asked.namespace for namespace, _ in pods):
             return None
-        return _Found([_Item(packed(text), 0, (asked.service, asked.namespace, POD))])
+        pod = NamedEndpoint(text, packed(text), asked.service, _POD_PORTS, "", "", NO_HINT)
+        return _Found(Endpoints([pod]), asked, (asked.namespace, POD))
 
     def _service(self, asked: NameQuestion) -> _Found | None:
         key = (asked.namespace, asked.service)
@@ -299,57 +369,84 @@ class _Asking:
             return _Found(alias=entry.external) if bare and _is_name(entry.external) else None
         name = (entry.name, entry.namespace, SVC)
         if not entry.headless and not asked.endpoint:
-            ports = [port for port in entry.ports if port.matches(asked.port, asked.protocol)]
-            if not ports:
+            if not any(port.matches(asked.port, asked.protocol) for port in entry.ports):
                 return None
-            return _Found(
-                [_Item(one, port.number, name) for port in ports for one in entry.addresses]
-            )
-        return self._chosen(asked, entry, name)
+            own = [
+                NamedEndpoint("", address, "", entry.ports, "", "", NO_HINT)
+                for address in entry.addresses
+            ]
+            return _Found(Endpoints(own), asked, name)
+        return self._of_endpoints(asked, entry, name)
 
-    def _chosen(
+    def _of_endpoints(
         self, asked: NameQuestion, entry: NamedService, name: tuple[str, ...]
     ) -> _Found | None:
-        """The requested endpoints, as items; None if there are none at all."""
-        known = [
-            (one, ports)
-            for one in self.cluster.directory.endpoints((entry.namespace, entry.name))
-            if asked.endpoint in ("", one.host) and (ports := _matching(one, asked))
-        ]
+        """The requested endpoints; None if there are none at all."""
+        known = self.cluster.directory.endpoints((entry.namespace, entry.name))
+        if asked.endpoint:
+            known = known.of_host(asked.endpoint)
+        known = known.with_port(asked.port, asked.protocol)
         if asked.zone:
-            there = [pair for pair in known if pair[0].zone == asked.zone]
-            known = there or (known if asked.prefer else [])
-        elif not known:
+            there = known.of_zone(asked.zone)
+            return _Found(there or (known if asked.prefer else NO_ENDPOINTS), asked, name)
+        if not known:
             return None
-        elif asked.whole_service:
-            chosen = self._nearest([one for one, _ in known], entry)
-            known = [pair for pair in known if pair[0].address in chosen]
-        return _Found(
-            [
-                _Item(one.packed, port.number, (one.host, *name))
-                for one, ports in known
-                for port in ports
-            ]
-        )
+        return _Found(known, asked, name, chooser=entry if asked.whole_service else None)
 
-    def _nearest(self, endpoints: list[NamedEndpoint], entry: NamedService) -> frozenset[str]:
-        """The addresses that are for the asker, each family decided by itself."""
-        if not by_place(endpoints, entry.keys, peers=entry.peers):
-            return frozenset(one.address for one in endpoints)
+    def _chosen(self, found: _Found) -> Endpoints:
+        """The endpoints that are for the client, each family decided by itself."""
+        entry, endpoints = found.chooser, found.endpoints
+        if entry is None or not endpoints.by_place(entry.keys, peers=entry.peers):
+            return endpoints
         self.near = True
-        each = {one.address: one for one in reversed(endpoints)}
+        each = {one.address: one for one in reversed(endpoints.every)}
         locators = self.cluster.locators
         nodes = {}
         if entry.keys:
             nodes = {one.node: locators.labels(one.node) for one in each.values() if one.node}
             self.basis.update(map(node_token, nodes))
         place = ProxyLocation.labelled(self.spot.node, self.spot.labels)
-        found: set[str] = set()
+        chosen: set[str] = set()
         for size in (4, 16):
             family = [one for one in each.values() if len(one.packed) == size]
-            chosen = near(family, place, entry.keys, nodes, peers=entry.peers)
-            found.update(one.address for one in chosen.targets)
-        return frozenset(found)
+            selection = near(family, place, entry.keys, nodes, peers=entry.peers)
+            chosen.update(one.address for one in selection.targets)
+        every = [one for one in endpoints.every if one.address in chosen]
+        self.same = blake2b(" ".join(one.address for one in every).encode()).digest()
+        return Endpoints(every)
+
+    def _services(self, question: Question, found: _Found, zone: bytes) -> _Made:
+        """SRV records and the addresses of their targets; all weigh the same, at least 1."""
+        asked, every = found.asked, self._chosen(found).every
+        weight = 1
+        if len(every) < _HEAVY:
+            count = sum(len(_matching(one, asked)) for one in every)
+            weight = max(1, 100 // count) if count else 0
+        name = name_of(found.name)[:-1] + zone
+
+        def answers(items: Iterable[NamedEndpoint]) -> Iterator[ResourceRecord]:
+            sent: set[tuple[bytes, int]] = set()
+            for one in items:
+                target = _below(one.host, name)
+                for port in _matching(one, asked):
+                    if target is None or port.number == NO_PORT or (target, port.number) in sent:
+                        continue
+                    sent.add((target, port.number))
+                    head = _SRV_HEAD.pack(0, weight, port.number)
+                    yield ResourceRecord(question.name, RecordType.SRV, TTL, head, (target,))
+
+        def glue(items: Iterable[NamedEndpoint]) -> Iterator[ResourceRecord]:
+            sent: set[tuple[bytes, bytes]] = set()
+            for one in items:
+                target = _below(one.host, name)
+                ports = any(port.number != NO_PORT for port in _matching(one, asked))
+                if target is None or not ports or (target, one.packed) in sent:
+                    continue
+                sent.add((target, one.packed))
+                yield address_record(target, TTL, one.packed)
+
+        some = next(answers(every), None) is not None
+        return _Made(spread=Spread(every, answers, glue) if some else None)
 
     def _addresses(self, question: Question, found: _Found, domain: bytes) -> _Made:
         """Address records, behind the aliases that lead to them; nothing if they lead nowhere."""
@@ -371,50 +468,29 @@ class _Asking:
             if further is None:
                 return _Made()
             found = further
-        size = _SIZES[question.type]
-        addresses = {item.address for item in found.items if len(item.address) == size}
-        records = [address_record(name, TTL, address) for address in sorted(addresses)]
-        return _Made(aliases + records, spread=len(records)) if records else _Made()
+        addresses = self._chosen(found).addresses(_SIZES[question.type])
+        return _Made(aliases, spread=_spread(name, addresses)) if addresses else _Made()
 
 
-def extended(resolved: Resolved, more: Iterable[ResourceRecord]) -> Resolved:
-    """An answer whose last alias was followed outside."""
-    message = resolved.message
-    return replace(
-        resolved,
-        message=replace(message, answers=(*message.answers, *more)),
-        outside=None,
-    )
+def _spread(name: bytes, addresses: Sequence[bytes]) -> Spread[bytes]:
+    def answers(items: Iterable[bytes]) -> Iterator[ResourceRecord]:
+        return (address_record(name, TTL, address) for address in items)
 
-
-def rotated(message: Message, spread: int, by: int) -> Message:
-    """The same answer with the last ``spread`` records turned by some places."""
-    fixed = len(message.answers) - spread
-    head, tail = message.answers[:fixed], message.answers[fixed:]
-    return replace(message, answers=(*head, *tail[by:], *tail[:by]))
+    return Spread(addresses, answers)
 
 
 def _matching(one: NamedEndpoint, asked: NameQuestion) -> list[Port]:
     return [port for port in one.ports if port.matches(asked.port, asked.protocol)]
 
 
-def _services(question: Question, found: _Found, zone: tuple[str, ...]) -> _Made:
-    """SRV records and the addresses of their targets; all weigh the same, at least 1."""
-    records: dict[tuple[bytes, int], ResourceRecord] = {}
-    glue: dict[ResourceRecord, None] = {}
-    weight = max(1, 100 // len(found.items)) if found.items else 0
-    for item in found.items:
-        if item.port == NO_PORT:
-            continue
-        target = _joined(*item.target, *zone)
-        if target is None:
-            continue
-        head = b"".join(value.to_bytes(2, "big") for value in (0, weight, item.port))
-        records.setdefault(
-            (target, item.port), ResourceRecord(question.name, RecordType.SRV, TTL, head, (target,))
-        )
-        glue[address_record(target, TTL, item.address)] = None
-    return _Made(list(records.values()), list(glue), spread=len(records))
+def _below(host: str, name: bytes) -> bytes | None:
+    """A name below another, or that itself; None if it would be none, or too long."""
+    if not host:
+        return name if len(name) <= NAME_LIMIT else None
+    label = host.encode("latin-1", "replace")
+    if len(label) > LABEL_LIMIT or len(label) + len(name) >= NAME_LIMIT:
+        return None
+    return bytes([len(label)]) + label + name
 
 
 def _soa(zone: bytes, serial: int) -> ResourceRecord:
