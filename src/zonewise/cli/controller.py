@@ -215,7 +215,7 @@ async def _serve(
     from zonewise.topology.locators import LabelMaps
     from zonewise.topology.podlocators import sharing
 
-    async with connected(options) as plain:
+    async with connected(options) as plain, process.parts():
         metrics, health = Metrics(), Health()
         election = elections.Election(
             Client(plain.transport, retries=0),

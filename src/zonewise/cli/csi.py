@@ -266,6 +266,7 @@ async def _place(
     from zonewise.cli.program.connection import connected
 
     client = await stack.enter_async_context(connected(options))
+    await stack.enter_async_context(process.parts())
     found = LabelledDomain(client, node_id, labels)
     process.spawn(found.run(), name="labels")
     return found

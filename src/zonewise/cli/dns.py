@@ -199,7 +199,7 @@ async def _serve(
     from zonewise.topology.podlocators import sharing
 
     maps = LabelMaps()
-    async with connected(options) as client:
+    async with connected(options) as client, process.parts():
         cache = Cache(client, options=WATCHES, transforms={PodLocator: sharing(maps)})
         server = DnsServer(settings, cache, maps=maps)
         # No watch is a reason to restart: without an API server the known names stay valid, and a

@@ -166,7 +166,7 @@ def _run(options: Options, settings: ProxySettings, *, init_only: bool) -> int:
         if init_only:
             await initialise(settings)
             return
-        async with connected(options) as client:
+        async with connected(options) as client, process.parts():
             await serve(process, client, settings)
 
     return run(main)

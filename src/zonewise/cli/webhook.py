@@ -123,7 +123,7 @@ def command(
     )
 
     async def main(process: Process) -> None:
-        async with connected(options) as client:
+        async with connected(options) as client, process.parts():
             await _serve(
                 process,
                 client,

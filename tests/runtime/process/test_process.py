@@ -7,6 +7,8 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -180,6 +182,43 @@ async def test_parts_end_in_reverse_order() -> None:
 
     assert await supervise(main) == 0
     assert ended == ["recorder", "transport"]
+
+
+async def test_what_parts_use_is_closed_after_them() -> None:
+    """Parts end before what was opened around ``parts`` is closed, whether main returns or fails,
+    and a part of which that is demanded does not look crashed.
+    """
+    ended: list[str] = []
+
+    async def part() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(3)
+            ended.append("part")
+
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            ended.append("client")
+
+    async def main(process: Process) -> None:
+        async with opened(), process.parts():
+            process.spawn(part(), name="part")
+            await asyncio.sleep(1)
+
+    async def failing(process: Process) -> None:
+        async with opened(), process.parts():
+            process.spawn(part(), name="part")
+            await asyncio.sleep(1)
+            raise ConfigError("wrong")
+
+    assert await supervise(main) == 0
+    with pytest.raises(ConfigError):
+        await supervise(failing)
+    assert ended == ["part", "client"] * 2
 
 
 async def test_parts_that_can_stop_are_asked_to() -> None:

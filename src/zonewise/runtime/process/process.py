@@ -13,8 +13,9 @@
 From then on the time is bounded: ``main`` has ``grace`` seconds, then it is cancelled, and what
 ignores the cancellation for ``ABANDON`` seconds more is left behind. Spawned parts end after
 ``main`` has ended, the last one first, because later parts may need earlier ones; those that can
-stop gracefully are asked to and get what is left of ``grace``, the others are cancelled. A second
-signal ends the program at once.
+stop gracefully are asked to and get what is left of ``grace``, the others are cancelled. What
+``main`` opens for them, a client above all, has to outlive them: inside of it, ``Process.parts``
+ends them before it is closed. A second signal ends the program at once.
 
 Readiness: ``Process.ready`` turns true when ``main`` says so and false for good when the program
 begins to stop, so that it is removed from a Service before it exits.
@@ -29,8 +30,8 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from zonewise.api.errors import ZonewiseError
@@ -46,11 +47,12 @@ _log = logger("process")
 class Process:
     """The running program, for ``main``: its tasks, and whether it is to stop."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, grace: float = GRACE) -> None:
         self.stopping = asyncio.Event()
         self.reason = ""
         self.stopped_at = 0.0
         self.crashed = False
+        self._grace = grace
         self._ready = False
         self._tasks: dict[asyncio.Task[None], Callable[[], None] | None] = {}
 
@@ -94,6 +96,14 @@ class Process:
         task.add_done_callback(self._forget)
         return task
 
+    @asynccontextmanager
+    async def parts(self) -> AsyncIterator[None]:
+        """All parts that were spawned have ended when this is left, and the program stops."""
+        try:
+            yield
+        finally:
+            await self.end_tasks()
+
     async def until_stop(self, work: Coroutine[Any, Any, None]) -> None:
         """Do some work until it ends or the program is to stop; then cancel it and wait for it."""
         task = asyncio.create_task(work)
@@ -130,13 +140,14 @@ class Process:
     def _forget(self, task: asyncio.Task[None]) -> None:
         del self._tasks[task]
 
-    async def end_tasks(self, *, within: float) -> None:
-        """End what was spawned, the last first, each after the one before it has ended.
+    async def end_tasks(self) -> None:
+        """Stop, and end what was spawned, the last first, each after the one before it has ended.
 
-        All together get so many seconds, and each that is cancelled at least ``ABANDON``.
+        All together get what is left of ``grace``, and each that is cancelled at least ``ABANDON``.
         """
+        self.stop("the program ended")
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + within
+        deadline = self.stopped_at + self._grace
         for task, stop in reversed(self._tasks.copy().items()):
             if stop is not None:
                 stop()
@@ -158,15 +169,14 @@ def run(main: Main, *, grace: float = GRACE) -> int:
 
 async def supervise(main: Main, *, grace: float = GRACE) -> int:
     """What ``run`` does, inside a loop that is there already."""
-    process = Process()
+    process = Process(grace=grace)
     loop = asyncio.get_running_loop()
     for number in _SIGNALS:
         loop.add_signal_handler(number, _signalled, process, number)
     try:
         await _lead(process, main, grace)
     finally:
-        process.stop("the program ended")
-        await process.end_tasks(within=max(0.0, process.stopped_at + grace - loop.time()))
+        await process.end_tasks()
         for number in _SIGNALS:
             loop.remove_signal_handler(number)
     return 1 if process.crashed else 0
