@@ -12,6 +12,8 @@ from tests.controllers.budgets.budgeted import LABELS, NS, Field, field
 from tests.embedded.virtual_cluster import EPOCH
 
 from zonewise.api import DisruptionLedger, Pod, ReplicaSet, StatefulSet, convert
+from zonewise.api.errors import BadRequest
+from zonewise.disruption.ledger import GRANT_SECONDS, USED_SECONDS
 from zonewise.runtime.cache.cache import Cache
 from zonewise.runtime.webhook.admission import (
     AdmissionAnswer,
@@ -20,7 +22,9 @@ from zonewise.runtime.webhook.admission import (
     Denied,
     decode,
 )
+from zonewise.webhook import Clamp
 from zonewise.webhook.gate import ALL_IN_ONE, AUDIT, BUSY, DisruptionGate, GateMode
+from zonewise.webhook.pod_reader import STRANGERS
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
 
@@ -49,8 +53,8 @@ class Asked:
     async def evict(self, name: str, *, dry_run: str = "") -> AdmissionAnswer:
         """Somebody wants to evict a pod; a dry run is said in the query or in the body."""
         eviction: dict[str, Any] = {"metadata": {"name": name, "namespace": NS}}
-        if dry_run == "body":
-            eviction["deleteOptions"] = {"dryRun": ["All"]}
+        if dry_run in ("All", "all"):
+            eviction["deleteOptions"] = {"dryRun": [dry_run]}
         said = {"name": name, "operation": "CREATE", "object": eviction}
         return await self.gate.eviction(request(**said, dryRun=dry_run == "query"))
 
@@ -106,9 +110,11 @@ async def test_a_budget_that_observes_does_not_refuse() -> None:
         assert await asked.ledger() == []
 
 
-@pytest.mark.parametrize("said", ["query", "body"])
+@pytest.mark.parametrize("said", ["query", "All", "all"])
 async def test_a_dry_run_writes_nothing(said: str) -> None:
-    """Said in the query or in the body alone, the answer is the same and no grant is written."""
+    """Said in the query or in the body alone, the answer is the same and no grant is written; nor
+    if it is said in a way that the server will refuse.
+    """
     async with field(3, *"abc") as town:
         await town.budget(maxUnavailable=1)
         asked = Asked(town, "enforce")
@@ -119,30 +125,159 @@ async def test_a_dry_run_writes_nothing(said: str) -> None:
         assert await asked.ledger() == ["web-1"]
 
 
-async def test_what_a_deletion_brings_is_counted_before_the_watch_tells_it() -> None:
-    """A pod that lost its readiness goes freely, and is not healthy for the next one's sake; news
-    from before that change nothing, later ones do.
+async def test_a_pod_newer_than_the_watch_is_read() -> None:
+    """A deletion of a pod that the watch shows as it was costs a read. The pod lost its readiness:
+    it goes freely, and is not healthy for the next one's sake; news from before that change
+    nothing, later ones do.
     """
     async with field(3, *"aaa") as town:
         await town.budget(maxUnavailable=1)
         asked = Asked(town, "enforce")
         await asyncio.sleep(5)
-        pod = (await town.client.raw("GET", f"/api/v1/namespaces/{NS}/pods/web-1")).json()
-        version = int(pod["metadata"]["resourceVersion"])
-        known, later = (
-            convert(Pod, pod | {"metadata": pod["metadata"] | {"resourceVersion": str(at)}})
-            for at in (version, version + 1001)
-        )
-        for condition in pod["status"]["conditions"]:
-            condition["status"] = "False"
-        pod["metadata"]["resourceVersion"] = str(version + 1000)
-        said = {"name": "web-1", "operation": "DELETE", "oldObject": pod}
-        user = {"username": "replicaset-controller"}
-        assert isinstance(await asked.gate.deletion(request(**said, userInfo=user)), Allowed)
+        known = await town.client.get(Pod, "web-1", NS)
+        await ready(town, "web-1", "False")
+        await asyncio.sleep(1)
+        asked.gate.budgets_cache.of(NS).put_pod(known)
+        before = await gets(town)
+        assert isinstance(await asked.delete("web-1", "replicaset-controller"), Allowed)
+        assert await gets(town) == before + 2, "the test reads it, too"
         asked.gate.budgets_cache.pod_changed(known, known)
         assert isinstance(await asked.delete("web-2", "replicaset-controller"), Denied)
-        asked.gate.budgets_cache.pod_changed(known, later)
+        await ready(town, "web-1", "True")
+        await asyncio.sleep(1)
         assert isinstance(await asked.delete("web-2", "replicaset-controller"), Allowed)
+
+
+async def test_what_a_review_says_of_a_pod_is_not_believed() -> None:
+    """With one allowed per zone, forged dry runs that call every pod Ready, at versions that no
+    server has, let no more than one pod per zone go, however long it goes on.
+    """
+    async with field(9, *"abcabcabc") as town:
+        await town.budget(maxUnavailable=1)
+        asked = Asked(town, "enforce")
+        await asyncio.sleep(5)
+        names = [f"web-{number}" for number in range(1, 10)]
+        path = f"/api/v1/namespaces/{NS}/pods"
+        pods = {name: (await town.client.raw("GET", f"{path}/{name}")).json() for name in names}
+        gone = []
+        for number, name in enumerate(names):
+            if isinstance(await asked.evict(name), Allowed):
+                gone.append(name)
+                await ready(town, name, "False")
+            for pod in pods.values():
+                pod["metadata"]["resourceVersion"] = str(10**15 + number)
+                said = {"name": pod["metadata"]["name"], "operation": "DELETE", "oldObject": pod}
+                await asked.gate.deletion(request(**said, dryRun=True))
+            await asyncio.sleep(GRANT_SECONDS + 10)
+        assert gone == names[:3]
+
+
+async def test_a_review_of_a_pod_that_does_not_exist() -> None:
+    """An invented pod is charged to nobody, and its caller learns no name and no count."""
+    async with field(3, *"abc") as town:
+        await town.budget(maxUnavailable=0)
+        asked = Asked(town, "enforce")
+        await asyncio.sleep(5)
+        pod = (await town.client.raw("GET", f"/api/v1/namespaces/{NS}/pods/web-1")).json()
+        for name, uid in (("web-1", "invented"), ("web-1", ""), ("other", pod["metadata"]["uid"])):
+            pod["metadata"] |= {"name": name, "uid": uid}
+            said = {"name": name, "operation": "DELETE", "oldObject": pod}
+            assert await asked.gate.deletion(request(**said)) == Allowed()
+        assert await asked.evict("other") == Allowed()
+        await town.edit(maxUnavailable=1)
+        await asyncio.sleep(5)
+        pod["metadata"] |= {"name": "web-1", "uid": "invented"}
+        said = {"name": "web-1", "operation": "DELETE", "oldObject": pod}
+        await asked.gate.deletion(request(**said))
+        assert await asked.ledger() == []
+
+
+async def test_forged_evictions_hold_a_budget_for_a_minute() -> None:
+    """A grant whose pod is not deleted is taken back after a minute; that of a pod which is being
+    deleted is not, even if the watch does not show it yet.
+    """
+    async with field(9, *"abcabcabc") as town:
+        await town.budget(maxUnavailable=1)
+        asked = Asked(town, "enforce")
+        await asyncio.sleep(5)
+        for name in ("web-1", "web-2", "web-3"):
+            assert isinstance(await asked.evict(name), Allowed)
+        leaving = await town.client.get(Pod, "web-3", NS)
+        await town.client.delete(Pod, "web-3", NS, grace_period=600)
+        await asyncio.sleep(USED_SECONDS - 10)
+        assert isinstance(await asked.evict("web-4"), Denied)
+        await asyncio.sleep(20)
+        asked.gate.budgets_cache.of(NS).put_pod(leaving)
+        answers = [await asked.evict(name) for name in ("web-4", "web-5", "web-6", "web-7")]
+        assert [isinstance(answer, Allowed) for answer in answers] == [True, True, False, False]
+        assert sorted(await asked.ledger()) == ["web-3", "web-4", "web-5"]
+
+
+async def test_reads_of_unknown_names_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Evictions of a thousand names that do not exist share few reads at a time; the rest is told
+    to try again, and a pod that exists is answered meanwhile.
+    """
+    async with field(3, *"abc") as town:
+        await town.budget(maxUnavailable=1)
+        asked = Asked(town, "enforce")
+        await asyncio.sleep(5)
+        get, reading = town.client.get, Counter[str]()
+
+        async def slow(cls: Any, name: str, *rest: Any) -> Any:
+            reading[name] += 1
+            if name.startswith("none"):
+                await asyncio.sleep(1)
+            return await get(cls, name, *rest)
+
+        monkeypatch.setattr(town.client, "get", slow)
+        flood = [asyncio.create_task(asked.evict(f"none-{number}")) for number in range(1000)]
+        await asyncio.sleep(0.1)
+        assert isinstance(await asked.evict("web-1"), Allowed)
+        answers = await asyncio.gather(*flood)
+        assert Counter(map(type, answers)) == {Allowed: STRANGERS, Denied: 1000 - STRANGERS}
+        assert reading.total() == STRANGERS + 1
+        await asyncio.gather(*(asked.evict("none") for _ in range(100)))
+        assert reading["none"] == 1, "questions about one pod share a read"
+
+
+async def test_unknown_namespaces_leave_nothing_behind() -> None:
+    """Reviews of namespaces that do not exist are let through and remembered nowhere."""
+    async with field(3, *"abc") as town:
+        await town.budget(maxUnavailable=1)
+        asked = Asked(town, "enforce")
+        clamp = Clamp(asked.gate.budgets_cache, lambda: EPOCH)
+        await asyncio.sleep(5)
+        known = set(asked.gate.budgets_cache.by_namespace)
+        for number in range(100):
+            meta = {"name": "x", "namespace": f"other-{number}", "uid": "1"}
+            pod, place = {"metadata": meta}, {"namespace": meta["namespace"]}
+            for said in ({"object": pod}, {"oldObject": pod}):
+                await asked.gate.eviction(request(name="x", **said, **place))
+                await asked.gate.deletion(request(name="x", **said, **place))
+            sizes = [pod | {"spec": {"replicas": size}} for size in (1, 2)]
+            await clamp(request(object=sizes[0], oldObject=sizes[1], **place))
+        assert set(asked.gate.budgets_cache.by_namespace) == known
+
+
+async def test_an_eviction_of_another_namespace_is_refused() -> None:
+    """The namespace in an Eviction or in a deleted pod has to be that of the request."""
+    async with field(3, *"abc") as town:
+        await town.budget(maxUnavailable=1)
+        asked = Asked(town, "enforce")
+        await asyncio.sleep(5)
+        body = {"metadata": {"name": "web-1", "namespace": "elsewhere"}}
+        for answer in (
+            await asked.gate.eviction(request(name="web-1", object=body)),
+            await asked.gate.deletion(request(name="web-1", oldObject=body)),
+        ):
+            assert isinstance(answer, Denied)
+            assert (answer.code, answer.status) == (400, "BadRequest")
+        eviction = {"apiVersion": "policy/v1", "kind": "Eviction", **body}
+        path = f"/api/v1/namespaces/{NS}/pods/web-1/eviction"
+        headers = {"Content-Type": "application/json"}
+        with pytest.raises(BadRequest):
+            await town.client.raw("POST", path, headers=headers, body=msgspec.json.encode(eviction))
+        assert await asked.ledger() == []
 
 
 async def test_a_refusal_reads_nothing() -> None:
@@ -217,6 +352,13 @@ async def test_a_controller_manager_without_accounts() -> None:
         await town.client.delete(ReplicaSet, "web", NS, propagation="Orphan")
         await asyncio.sleep(2)
         assert isinstance(await asked.delete("web-1", ALL_IN_ONE), Allowed)
+
+
+async def ready(town: Field, name: str, status: str) -> None:
+    """A pod becomes Ready, or no longer is."""
+    conditions = [{"type": "Ready", "status": status}]
+    body = {"status": {"conditions": conditions}}
+    await town.client.patch(Pod, name, NS, body, subresource="status")
 
 
 async def gets(town: Field) -> int:

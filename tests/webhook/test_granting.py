@@ -23,6 +23,7 @@ from tests.embedded.virtual_cluster import EPOCH, VirtualCluster, virtual_cluste
 
 from zonewise.api import DisruptionLedger, Namespace, ObjectMeta, Pod, convert
 from zonewise.api.errors import Conflict, Status
+from zonewise.api.objects.budgets import DisruptionLedgerSpec
 from zonewise.disruption import Budget, BudgetsCache, DisruptionVerdict, NamespaceBudgets
 from zonewise.disruption.definitions import definitions
 from zonewise.embedded.seed.seeder import Seeder
@@ -152,6 +153,34 @@ async def test_a_budget_that_was_never_counted_grants_nothing() -> None:
         who = replica(cluster, tdb(**per_zone(maxUnavailable=1)))
         verdict = await who.ask(spread(a=1)[0], evicting=True)
         assert "still being processed" in verdict.reason.message
+
+
+async def test_the_ledger_forgets_deleted_budgets() -> None:
+    """What was judged by a budget that is deleted is left out of the next write; what was judged by
+    one that exists stays, even if this replica does not know it yet.
+    """
+    async with ground() as cluster:
+        known = counted(maxUnavailable=1)
+        who = replica(cluster, known)
+        budget = {
+            "apiVersion": "zonewise.io/v1alpha1",
+            "kind": "TopologyDisruptionBudget",
+            "metadata": {"name": "new", "namespace": NS},
+            "spec": {"maxUnavailable": 1, "selector": {}},
+        }
+        await Seeder(cluster.client, cluster.server.registry).plant([budget])
+        kind = "TopologyDisruptionBudget"
+        old = {f"{kind}/{name}": "7" for name in ("new", "deleted", "no/name")}
+        await cluster.client.create(
+            DisruptionLedger(
+                metadata=ObjectMeta(name="zonewise", namespace=NS),
+                spec=DisruptionLedgerSpec(judged=old | {"PodDisruptionBudget/deleted": "8"}),
+            )
+        )
+        first, second = [await who.ask(item, evicting=True) for item in spread(a=1, b=1)]
+        assert first.allowed and second.allowed
+        ledger = await cluster.client.get(DisruptionLedger, "zonewise", NS)
+        assert set(ledger.spec.judged) - {f"{kind}/{known.name}"} == {f"{kind}/new"}
 
 
 def judged(made: NamespaceBudgets, name: str) -> DisruptionVerdict:

@@ -32,7 +32,7 @@ class BudgetsCache:
         self.nodes: dict[str, Node] = {}
         self.by_namespace: dict[str, NamespaceBudgets] = {}
         self._ahead: dict[str, int] = {}
-        """Versions of pods that were seen before their stores saw them."""
+        """Versions of pods that were read before their stores saw them."""
         self._watched: set[tuple[str, str]] = set()
 
     def listeners(self, owners: Iterable[type[Object]]) -> dict[type[Any], ChangeListener]:
@@ -48,8 +48,15 @@ class BudgetsCache:
             **dict.fromkeys(owners, self.owner_changed),
         }
 
+    def find(self, namespace: str) -> NamespaceBudgets | None:
+        """The budgets of a namespace of which a store reported something.
+
+        For namespaces that a request names: it may name what does not exist.
+        """
+        return self.by_namespace.get(namespace)
+
     def of(self, namespace: str) -> NamespaceBudgets:
-        """The budgets of a namespace, made when first requested."""
+        """The budgets of a namespace that exists, made when first requested."""
         found = self.by_namespace.get(namespace)
         if found is None:
             found = self.by_namespace[namespace] = NamespaceBudgets(self.nodes)
@@ -76,8 +83,8 @@ class BudgetsCache:
                 self._ahead.pop(key, None)
                 self.of(new.metadata.namespace).put_pod(new)
 
-    def pod_seen(self, pod: Pod) -> None:
-        """A request carried a pod as the server has it, perhaps newer than the store's.
+    def pod_read(self, pod: Pod) -> None:
+        """A pod was read from the server, perhaps newer than the store's.
 
         A pod that is no longer Ready must not be counted as healthy in favour of another one.
         """
@@ -117,7 +124,8 @@ class BudgetsCache:
 
     def requested(self, namespace: str) -> set[Place]:
         """The owners of a namespace's pods that no store reports: a shell has to request them."""
-        return self.of(namespace).requested(self._watched)
+        namespace_budgets = self.find(namespace)
+        return set() if namespace_budgets is None else namespace_budgets.requested(self._watched)
 
     def owners_read(self, found: Mapping[Place, Unstructured | None]) -> None:
         """Owners were requested; None if there is no such object."""

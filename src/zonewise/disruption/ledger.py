@@ -9,13 +9,19 @@ after it was made: a reader whose cache is older still sees the pod as healthy, 
 grant. No request to the API server lasts that long, so a pod that exists afterwards was not
 deleted, and counts as healthy again.
 
+A grant whose pod is not deleted was not used: another webhook or a plain budget refused the
+request, or no API server sent it. After ``USED_SECONDS``, the time after which API servers give up
+a request unless they are told otherwise, such a grant is taken back, but only by one who has read
+the pod from the server: others may be behind.
+
 ``judged`` has, for each budget, the version of the object that the last grant was judged by. A
-replica with an older one must not grant: its baseline may be out of date.
+replica with an older one must not grant: its baseline may be out of date. A budget that was deleted
+is left out of the next write.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -27,7 +33,9 @@ from zonewise.api.values import times
 from zonewise.disruption.budget import Budget
 
 GRANT_SECONDS = 120.0
+USED_SECONDS = 60.0
 GRANTS_LIMIT = 2000
+EMPTY: Set[str] = frozenset()
 _DIGITS = 4000  # Python reads no number of many more
 
 
@@ -44,8 +52,15 @@ class Ledger:
         grant = self.grants.get(pod.metadata.uid or pod.metadata.name)
         return grant is not None and made(grant) + GRANT_SECONDS >= now
 
-    def with_grants(self, pods: Iterable[Pod], budgets: Iterable[Budget], now: float) -> Ledger:
-        """The ledger with more grants, less those that are over."""
+    def with_grants(
+        self,
+        pods: Iterable[Pod],
+        budgets: Iterable[Budget],
+        now: float,
+        *,
+        deleted: Set[str] = EMPTY,
+    ) -> Ledger:
+        """The ledger with more grants, less those that are over, and less ``deleted`` budgets."""
         text = times.format_time(times.from_epoch(now))
         kept = {key: one for key, one in self.grants.items() if made(one) + GRANT_SECONDS >= now}
         for pod in pods:
@@ -56,7 +71,26 @@ class Ledger:
             for name, version in seen.items()
             if order(version) > order(self.judged.get(name, ""))
         }
-        return Ledger(kept, {**self.judged, **newer}, self.version)
+        judged = {name: self.judged[name] for name in self.judged.keys() - deleted}
+        return Ledger(kept, {**judged, **newer}, self.version)
+
+    def unused(self, pods: Mapping[str, Pod], now: float) -> list[Grant]:
+        """Grants whose pods should have been deleted by now, as far as these pods show.
+
+        Only a look at the server is certain: a pod may be leaving already.
+        """
+        return [
+            grant
+            for uid, grant in self.grants.items()
+            if USED_SECONDS < now - made(grant) <= GRANT_SECONDS
+            and uid in pods
+            and pods[uid].metadata.deletion_timestamp is None
+        ]
+
+    def without(self, uids: Set[str]) -> Ledger:
+        """The ledger without some grants."""
+        kept = {uid: grant for uid, grant in self.grants.items() if uid not in uids}
+        return Ledger(kept, self.judged, self.version)
 
     def behind(self, budget: Budget) -> bool:
         """Whether a grant was judged by a newer version of a budget than this one."""
@@ -84,11 +118,12 @@ def ledger_of(item: DisruptionLedger | None) -> Ledger:
     """Read a ledger; none has no grants."""
     if item is None:
         return Ledger()
-    return Ledger(
-        {one.uid or one.pod: one for one in item.spec.grants},
-        dict(item.spec.judged),
-        item.metadata.resource_version,
-    )
+    grants: dict[str, Grant] = {}
+    for grant in item.spec.grants:
+        known = grants.setdefault(grant.uid or grant.pod, grant)
+        if made(grant) > made(known):
+            grants[grant.uid or grant.pod] = grant
+    return Ledger(grants, dict(item.spec.judged), item.metadata.resource_version)
 
 
 def made(grant: Grant) -> float:

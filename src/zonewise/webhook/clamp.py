@@ -53,8 +53,8 @@ class Clamp:
 
     def size(self, item: ReplicaSetScale, had: int, wanted: int) -> int:
         """How small a ReplicaSet may become now."""
-        namespace_budgets = self._budgets_cache.of(item.metadata.namespace)
-        if _recreated(namespace_budgets.owners, item):
+        namespace_budgets = self._budgets_cache.find(item.metadata.namespace)
+        if namespace_budgets is None or _recreated(namespace_budgets.owners, item):
             return wanted
         pods = [
             pod

@@ -6,12 +6,16 @@ controllers never depend on the gate being up. A refusal is 429 with a cause for
 without ``retryAfter``: clients of evictions have pauses of their own, and client-go inside of
 kube-controller-manager would sleep on it and block a worker.
 
-A deletion carries the pod as the server has it, and that state is counted even if the watch has not
-delivered it yet. An eviction names one, and a name may be another pod's by now; so before an
-eviction is allowed the pod is read, and it is judged as it is then. Not so if its name was
-generated (ReplicaSets, DaemonSets) and a grant is charged: that name is unique, and if the pod is
-deleted already the grant does not count. A refusal costs no request at all. A repeated request for
-one pod is the same grant.
+A request is believed only to name a pod; nothing else in it is proven, because API servers show no
+certificate unless they are told to. The state of the pod is the watch's, or is read from the server
+(``zonewise.webhook.pod_reader``), so a forged request can neither change what is counted nor be
+charged for a pod that does not exist, and is told no budgets and counts but those of a pod that it
+can name. A deletion names a pod by its uid and version: if the watch is behind that version, the
+pod is read. An eviction names it by name, which may be another pod's by now; so before an eviction
+is allowed the pod is read, and it is judged as it is then. Not so if its name was generated
+(ReplicaSets, DaemonSets) and a grant is charged: that name is unique, and if the pod is deleted
+already the grant does not count. A refusal of what the watch knows costs no request at all. A
+repeated request for one pod is the same grant.
 
 A ReplicaSet whose pods were marked (``steering``) may not have seen the marks yet when it chooses.
 So while a marked pod of it exists, the deletion of an unmarked one that is Ready is refused: the
@@ -25,18 +29,22 @@ the audit log.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
-from zonewise.api.errors import NotFound, StatusCause
+from zonewise.api.errors import StatusCause
 from zonewise.api.meta import ObjectMeta
 from zonewise.api.objects.pod import Pod
 from zonewise.api.struct import Struct
 from zonewise.disruption import OWNERS, BudgetsCache, DisruptionVerdict, NamespaceBudgets
+from zonewise.disruption.domain_counts import identity
+from zonewise.disruption.ledger import order
 from zonewise.disruption.owners import reference_of
 from zonewise.disruption.steering import marked_before
+from zonewise.disruption.verdict import UNCOVERED
 from zonewise.runtime.client.scales import Scales
 from zonewise.runtime.webhook.admission import AdmissionAnswer, AdmissionRequest, Allowed, Denied
 from zonewise.webhook.granting import Granting
+from zonewise.webhook.pod_reader import PodReader, TooManyReads
 
 if TYPE_CHECKING:
     from zonewise.runtime.cache.cache import Cache
@@ -62,8 +70,6 @@ BUSY = Denied(
     code=429,
     status="TooManyRequests",
 )
-
-
 NOT_READY = Denied(
     "The gate of disruption budgets has just started and does not know the cluster yet; try again.",
     code=429,
@@ -71,6 +77,13 @@ NOT_READY = Denied(
 )
 UNJUDGED = Allowed(audit={AUDIT: "not judged: the gate could not answer in time"})
 """The answer in ``observe`` when there is no verdict."""
+
+
+ELSEWHERE = Denied(
+    "the namespace of the provided object does not match the namespace sent on the request",
+    code=400,
+    status="BadRequest",
+)
 
 
 class _Preconditions(Struct):
@@ -85,6 +98,12 @@ class _DeleteOptions(Struct):
 class _Eviction(Struct):
     metadata: ObjectMeta = ObjectMeta()
     delete_options: _DeleteOptions | None = None
+
+
+class _NamedPod(Struct):
+    """All that is read of a pod in a review."""
+
+    metadata: ObjectMeta = ObjectMeta()
 
 
 class DisruptionGate:
@@ -104,6 +123,7 @@ class DisruptionGate:
         self._client = client
         self._observe = observe
         self._granting = Granting(client, self.budgets_cache, clock)
+        self._reader = PodReader(client, self.budgets_cache)
         self._scales = Scales(client, clock)
         self._cache = cache
         for cls, listener in self.budgets_cache.listeners(OWNERS).items():
@@ -113,14 +133,18 @@ class DisruptionGate:
         """CREATE of ``pods/eviction``."""
         if not self._cache.complete:
             return self._blind()
-        asked = request.new(_Eviction) or _Eviction()
-        options = asked.delete_options or _DeleteOptions()
-        dry_run = bool(request.dry_run) or "All" in options.dry_run
-        name = request.name or asked.metadata.name
-        namespace_budgets = self.budgets_cache.of(request.namespace)
-        wanted = options.preconditions and options.preconditions.uid
+        eviction = request.new(_Eviction) or _Eviction()
+        if eviction.metadata.namespace not in ("", request.namespace):
+            return ELSEWHERE
+        namespace_budgets = self.budgets_cache.find(request.namespace)
+        if namespace_budgets is None or not namespace_budgets.budgets:
+            return self._uncovered()
+        options = eviction.delete_options or _DeleteOptions()
+        dry_run = _dry(request, options)
+        name = request.name or eviction.metadata.name
+        uid = options.preconditions and options.preconditions.uid
         pod = namespace_budgets.named(name)
-        if pod is not None and not (wanted and wanted != pod.metadata.uid):
+        if pod is not None and not (uid and uid != pod.metadata.uid):
             # Only what is certain whatever the pod is by now: a refusal, or a grant for a unique
             # name.
             sure = _name_drawn(pod)
@@ -128,25 +152,31 @@ class DisruptionGate:
             if (sure and verdict.charged) or not verdict.allowed:
                 return self._answer(verdict)
         try:
-            pod = await self._client.get(Pod, name, request.namespace)
-        except NotFound:
-            return Allowed()
-        if wanted and wanted != pod.metadata.uid:
+            pod = await self._reader.read(request.namespace, name)
+        except TooManyReads:
+            return self.instead
+        if pod is None or (uid and uid != pod.metadata.uid):
             return Allowed()  # The server refuses it, whatever we say.
-        self.budgets_cache.pod_seen(pod)
         return self._answer(await self._judge(pod, evicting=True, dry_run=dry_run))
 
     async def deletion(self, request: AdmissionRequest) -> AdmissionAnswer:
         """DELETE of a pod by a workload controller."""
         if not self._cache.complete:
             return self._blind()
-        pod = request.old(Pod)
-        if pod is None:
+        named = request.old(_NamedPod)
+        if named is None:
             return Allowed()
-        options: Any = request.typed_options(_DeleteOptions) or _DeleteOptions()
-        dry_run = bool(request.dry_run) or "All" in options.dry_run
-        namespace_budgets = self.budgets_cache.of(pod.metadata.namespace)
-        self.budgets_cache.pod_seen(pod)
+        if named.metadata.namespace != request.namespace:
+            return ELSEWHERE
+        namespace_budgets = self.budgets_cache.find(request.namespace)
+        if namespace_budgets is None or not namespace_budgets.budgets:
+            return self._uncovered()
+        try:
+            pod = await self._current(namespace_budgets, named.metadata)
+        except TooManyReads:
+            return self.instead
+        if pod is None:
+            return Allowed()  # The server asks again if the name is another pod's by now.
         if request.user_info.username == ALL_IN_ONE and not _kept(namespace_budgets, pod):
             return Allowed()
         if (marked := marked_before(namespace_budgets, pod)) and self.mode == "enforce":
@@ -156,7 +186,22 @@ class DisruptionGate:
                 code=429,
                 status="TooManyRequests",
             )
+        options = request.typed_options(_DeleteOptions) or _DeleteOptions()
+        dry_run = _dry(request, options)
         return self._answer(await self._judge(pod, evicting=False, dry_run=dry_run))
+
+    async def _current(self, namespace_budgets: NamespaceBudgets, named: ObjectMeta) -> Pod | None:
+        """The pod of a name and uid, no older than the version that was named."""
+        pod = namespace_budgets.named(named.name)
+        if pod is None or identity(pod) != named.uid or _behind(pod, named):
+            pod = await self._reader.read(named.namespace, named.name)
+        return pod if pod is not None and pod.metadata.uid == named.uid else None
+
+    def _uncovered(self) -> AdmissionAnswer:
+        """A namespace without budgets holds nobody."""
+        if self._observe is not None:
+            self._observe(UNCOVERED, False)
+        return Allowed(audit={AUDIT: UNCOVERED})
 
     @property
     def instead(self) -> AdmissionAnswer:
@@ -199,6 +244,15 @@ def denied(verdict: DisruptionVerdict) -> Denied:
         causes=causes,
         audit={AUDIT: verdict.reason.code},
     )
+
+
+def _dry(request: AdmissionRequest, options: _DeleteOptions) -> bool:
+    """Whether nothing will be deleted: a server refuses other values than ``All``."""
+    return bool(request.dry_run) or bool(options.dry_run)
+
+
+def _behind(pod: Pod, named: ObjectMeta) -> bool:
+    return order(pod.metadata.resource_version) < order(named.resource_version)
 
 
 def _name_drawn(pod: Pod) -> bool:

@@ -14,6 +14,10 @@ missed: a stale ledger cannot be written.
 
 A grant that was written but whose answer got lost is found in the ledger: a retry is answered with
 it. All state is in the cluster.
+
+Where a request would be refused while grants look unused (``zonewise.disruption.ledger``), the pods
+of those grants are read first. One that is not being deleted loses its grant, and the next write of
+the ledger says so.
 """
 
 from __future__ import annotations
@@ -24,9 +28,16 @@ from dataclasses import dataclass
 
 from zonewise.api.errors import AlreadyExists, Conflict, NotFound, Status, ZonewiseError
 from zonewise.api.meta import ObjectMeta
-from zonewise.api.objects.budgets import LEDGER_NAME, DisruptionLedger
+from zonewise.api.objects.budgets import (
+    LEDGER_NAME,
+    DisruptionLedger,
+    Grant,
+    TopologyDisruptionBudget,
+)
 from zonewise.api.objects.pod import Pod
+from zonewise.api.objects.policy import PodDisruptionBudget
 from zonewise.api.reason import Reason
+from zonewise.api.values import names
 from zonewise.disruption import (
     GRANTS_LIMIT,
     BudgetsCache,
@@ -41,6 +52,12 @@ from zonewise.runtime.process.logs import logger
 
 TRIES = 5
 GATHER = 0.05
+READS = 20
+"""Objects that are read for one batch beside what it is about."""
+
+_KINDS: dict[str, type[TopologyDisruptionBudget] | type[PodDisruptionBudget]] = {
+    cls.resource.kind: cls for cls in (TopologyDisruptionBudget, PodDisruptionBudget)
+}
 
 _log = logger("grants")
 
@@ -72,12 +89,16 @@ class Granting:
         self._clock = clock
         self._waiting: dict[str, list[_Question]] = {}
         self._writing: dict[str, asyncio.Task[None]] = {}
+        self._reading: dict[str, asyncio.Task[None]] = {}
         self.writes = 0
 
     async def ask(self, pod: Pod, *, evicting: bool, dry_run: bool = False) -> DisruptionVerdict:
         """A verdict; one that is charged has been written when it is returned."""
         namespace_budgets = self._budgets_cache.of(pod.metadata.namespace)
         verdict = self._round(namespace_budgets).judge(pod, evicting=evicting)
+        if not verdict.allowed and self._unused(namespace_budgets):
+            await self._take_back(namespace_budgets, pod.metadata.namespace)
+            verdict = self._round(namespace_budgets).judge(pod, evicting=evicting)
         if not verdict.charged or dry_run:
             return verdict
         namespace = pod.metadata.namespace
@@ -145,7 +166,10 @@ class Granting:
     ) -> None:
         budgets = {budget.key: budget for _, verdict in granted for budget in verdict.judged}
         pods = [question.pod for question, _ in granted]
-        wanted = namespace_budgets.ledger.with_grants(pods, budgets.values(), self._clock())
+        deleted = await self._deleted(namespace_budgets, namespace)
+        wanted = namespace_budgets.ledger.with_grants(
+            pods, budgets.values(), self._clock(), deleted=deleted
+        )
         if namespace_budgets.ledger.version:
             meta = {"resourceVersion": namespace_budgets.ledger.version}
             body = {"metadata": meta, "spec": wanted.spec()}
@@ -162,6 +186,57 @@ class Granting:
             )
         self.writes += 1
         namespace_budgets.ledger = ledger_of(written)
+
+    def _unused(self, namespace_budgets: NamespaceBudgets) -> list[Grant]:
+        return namespace_budgets.ledger.unused(namespace_budgets.pods, self._clock())
+
+    async def _take_back(self, namespace_budgets: NamespaceBudgets, namespace: str) -> None:
+        """Take back unused grants, once for all that wait for it."""
+        reading = self._reading.get(namespace)
+        if reading is None:
+            reading = asyncio.create_task(self._read_unused(namespace_budgets, namespace))
+            self._reading[namespace] = reading
+            reading.add_done_callback(lambda _: self._reading.pop(namespace))
+        await asyncio.shield(reading)
+
+    async def _read_unused(self, namespace_budgets: NamespaceBudgets, namespace: str) -> None:
+        unused = self._unused(namespace_budgets)[:READS]
+        known = [namespace_budgets.pods[grant.uid].metadata for grant in unused]
+        stayed: set[str] = set()
+        for meta in known:
+            try:
+                pod = await self._client.get(Pod, meta.name, namespace)
+            except ZonewiseError:
+                continue
+            self._budgets_cache.pod_read(pod)
+            if pod.metadata.uid == meta.uid and pod.metadata.deletion_timestamp is None:
+                stayed.add(meta.uid)
+        if stayed:
+            namespace_budgets.ledger = namespace_budgets.ledger.without(stayed)
+            _log.warning(
+                "grants were not used; if no other webhook or budget refuses such evictions,"
+                " something that is no API server calls this webhook",
+                namespace=namespace,
+                grants=len(stayed),
+            )
+
+    async def _deleted(self, namespace_budgets: NamespaceBudgets, namespace: str) -> set[str]:
+        """The budgets that grants were judged by and that are deleted.
+
+        One that is not known here may also be newer than what is known here, so it is looked up.
+        """
+        known = {f"{kind}/{name}" for kind, _, name in namespace_budgets.budgets}
+        deleted: set[str] = set()
+        for judged in sorted(namespace_budgets.ledger.judged.keys() - known)[:READS]:
+            kind, _, name = judged.partition("/")
+            if kind not in _KINDS or names.subdomain(name):
+                deleted.add(judged)
+                continue
+            try:
+                await self._client.get(_KINDS[kind], name, namespace)
+            except NotFound:
+                deleted.add(judged)
+        return deleted
 
     async def _reread(self, namespace_budgets: NamespaceBudgets, namespace: str) -> None:
         try:

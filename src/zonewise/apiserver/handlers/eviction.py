@@ -242,7 +242,10 @@ def _read(call: Call, target: Target) -> Obj:
         "policy/v1beta1",
     }:
         raise status_errors.bad_request("the body of an eviction must be an Eviction of policy/v1")
-    name = (value.get("metadata") or {}).get("name", "")
+    meta = value.get("metadata") or {}
+    if meta.get("namespace") not in (None, "", target.namespace):
+        raise status_errors.elsewhere()
+    name = meta.get("name", "")
     if name != target.name:
         raise status_errors.bad_request(
             f"name in URL does not match name in Eviction object: {target.name} and {name}"

@@ -21,11 +21,13 @@ from zonewise.api.codec import decoder
 from zonewise.api.errors import ParseError, StatusCause
 from zonewise.api.reason import Reason
 from zonewise.api.struct import Struct
+from zonewise.api.values import names
 
 API_VERSION = "admission.k8s.io/v1"
 WARNING_LIMIT = 256
 WARNINGS_LIMIT = 4096
 MESSAGE_LIMIT = 4096
+NAME_LIMIT = 253
 
 T = TypeVar("T")
 
@@ -162,7 +164,16 @@ def decode(body: bytes) -> AdmissionRequest:
         )
     if asked.request is None or not asked.request.uid:
         raise ParseError("the AdmissionReview has no request, or its request has no uid")
+    _check_names(asked.request)
     return asked.request
+
+
+def _check_names(request: AdmissionRequest) -> None:
+    """Names that no API server sends go no further: into no cache, log or request."""
+    if request.namespace and names.label(request.namespace):
+        raise ParseError("the namespace of the AdmissionReview is no valid name of a namespace")
+    if len(request.name) > NAME_LIMIT or names.path_segment(request.name):
+        raise ParseError("the name in the AdmissionReview is no valid name of an object")
 
 
 def encode(request: AdmissionRequest, answer: AdmissionAnswer) -> bytes:
