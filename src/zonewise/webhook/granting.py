@@ -172,7 +172,9 @@ class Granting:
         )
         if namespace_budgets.ledger.version:
             meta = {"resourceVersion": namespace_budgets.ledger.version}
-            body = {"metadata": meta, "spec": wanted.spec()}
+            spec = wanted.spec()
+            spec["judged"] |= dict.fromkeys(deleted)  # None removes a key in a merge patch.
+            body = {"metadata": meta, "spec": spec}
             try:
                 written = await self._client.patch(DisruptionLedger, LEDGER_NAME, namespace, body)
             except NotFound:
