@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from email.utils import formatdate
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from tests.disruption.clusters import (
     zones,
 )
 from tests.embedded.virtual_cluster import EPOCH, VirtualCluster, virtual_cluster
+from tests.runtime.memory_server import Answered
 
 from zonewise.api import DisruptionLedger, Namespace, ObjectMeta, Pod, convert
 from zonewise.api.errors import Conflict, Status
@@ -27,6 +29,9 @@ from zonewise.api.objects.budgets import DisruptionLedgerSpec
 from zonewise.disruption import Budget, BudgetsCache, DisruptionVerdict, NamespaceBudgets
 from zonewise.disruption.definitions import definitions
 from zonewise.embedded.seed.seeder import Seeder
+from zonewise.runtime.client.client import Client
+from zonewise.runtime.client.server_clock import ServerClock
+from zonewise.runtime.client.transport import Request, Response, Transport
 from zonewise.runtime.webhook.admission import Allowed, Denied, decode
 from zonewise.webhook import Clamp, Granting
 from zonewise.webhook.gate import denied
@@ -87,6 +92,46 @@ async def test_two_replicas_grant_exactly_what_is_allowed() -> None:
         ledger = await cluster.client.get(DisruptionLedger, "zonewise", NS)
         assert {grant.pod for grant in ledger.spec.grants} == set(granted)
         assert one.writes + two.writes <= 3
+
+
+class DatedTransport:
+    """The way to a server that says its time, as every real one does."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    async def send(self, request: Request) -> Response:
+        """Send a request."""
+        response = await self._transport.send(request)
+        moment = EPOCH + asyncio.get_running_loop().time()
+        headers = {**response.headers, "Date": formatdate(moment, usegmt=True)}
+        return Answered(response.status, await response.read(), headers)
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+async def test_replicas_whose_clocks_differ_grant_what_is_allowed() -> None:
+    """Clocks that are 400 s apart change nothing, because grants are timed by the server's: nine
+    pods in three zones, one each, however the questions are spread over time and replicas.
+    """
+    async with ground() as cluster:
+        loop = asyncio.get_running_loop()
+        replicas = []
+        for wrong in (-200, 200):
+            who = replica(cluster, counted(maxUnavailable=1))
+            wall = ServerClock(lambda wrong=wrong: EPOCH + loop.time() + wrong)  # type: ignore[misc]
+            who._client = Client(DatedTransport(cluster.client.transport), clock=wall)
+            await who._client.list(Namespace)
+            who._clock = who._client.clock.now
+            replicas.append(who)
+        granted = set()
+        for item in spread(a=3, b=3, c=3):
+            for who in replicas:
+                if (await who.ask(item, evicting=True)).allowed:
+                    granted.add(item.metadata.name)
+                await asyncio.sleep(1)
+        assert len(granted) == 3
 
 
 async def test_a_burst_is_few_writes(monkeypatch: pytest.MonkeyPatch) -> None:

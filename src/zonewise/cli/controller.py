@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import random
 import sys
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -232,7 +231,7 @@ async def _serve(
             client=client,
             cache=cache,
             recorder=recorder,
-            clock=time.time,
+            clock=client.clock.now,
             rng=random.SystemRandom(),
         )
         hints = HintsController(
@@ -280,6 +279,7 @@ async def _serve(
         )
         health.add_alive("watches", fresh_watches(lambda: cache.stats, clock))
         health.add_ready("stores", synced_watches(lambda: cache.stats))
+        health.add_ready("clock", client.clock.problem)
         health.add_ready("program", process.problem)
         async with Monitor(metrics, health, listen=metrics_listen):
             process.spawn(cache.run(), name="cache")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import TYPE_CHECKING
 
 import click
@@ -182,12 +181,12 @@ async def _serve(
     instead: dict[str, AdmissionAnswer] = {}
     if budgets != "off":
         gate = DisruptionGate(
-            cache, client, time.time, mode=budgets, observe=verdict_counter(metrics.registry)
+            cache, client, client.clock.now, mode=budgets, observe=verdict_counter(metrics.registry)
         )
         handlers |= {EVICTIONS_PATH: gate.eviction, DELETIONS_PATH: gate.deletion}
         instead = dict.fromkeys((EVICTIONS_PATH, DELETIONS_PATH), gate.instead)
         if budgets == "enforce":
-            handlers[CLAMP_PATH] = _patient(cache, Clamp(gate.budgets_cache, time.time))
+            handlers[CLAMP_PATH] = _patient(cache, Clamp(gate.budgets_cache, client.clock.now))
             kinds.append(MutatingWebhookConfiguration)
         kinds = list(dict.fromkeys(kinds))
     certificates = Certificates(
@@ -202,6 +201,7 @@ async def _serve(
     clock = asyncio.get_running_loop().time
     health.add_alive("watches", fresh_watches(lambda: cache.stats, clock))
     health.add_ready("stores", synced_watches(lambda: cache.stats))
+    health.add_ready("clock", client.clock.problem)
     health.add_ready("certificate", certificates.problem)
     health.add_ready("program", process.problem)
     dispatcher = AdmissionDispatcher(handlers, instead=instead, observe=metrics.admission)

@@ -30,6 +30,7 @@ from zonewise.api.unstructured import Unstructured
 from zonewise.runtime.client.exchange import RETRIES, Exchange, RequestResult
 from zonewise.runtime.client.limiter import Limiter
 from zonewise.runtime.client.scope import PAGE, Scope
+from zonewise.runtime.client.server_clock import ServerClock
 from zonewise.runtime.client.transport import Request, Response, Transport
 from zonewise.runtime.client.watch import WatchEvent, watch
 from zonewise.runtime.process.memory import paused
@@ -85,10 +86,13 @@ class Client:
         field_manager: str = "zonewise",
         fence: Callable[[], None] | None = None,
         retries: int = RETRIES,
+        clock: ServerClock | None = None,
     ) -> None:
         self.transport = transport
         self.field_manager = field_manager
-        self.exchange = Exchange(transport, limiter=limiter, fence=fence, retries=retries)
+        self.exchange = Exchange(
+            transport, limiter=limiter, fence=fence, retries=retries, clock=clock
+        )
         self.refused_watch_list: set[Resource] = set()
         """Resources whose server has no WatchList; detected once, see ``reflector``."""
 
@@ -97,6 +101,11 @@ class Client:
 
     async def __aexit__(self, *exception: object) -> None:
         await self.close()
+
+    @property
+    def clock(self) -> ServerClock:
+        """The server's time of day."""
+        return self.exchange.clock
 
     async def close(self) -> None:
         """End every connection."""

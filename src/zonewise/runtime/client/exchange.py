@@ -11,7 +11,8 @@ jitter is added to it. Not retried: an eviction that a budget refuses (the same 
 answer), and requests that got no answer at all: only the caller can decide whether a write without
 an answer may be sent again.
 
-An answer of 400 and above becomes an ``ApiError`` with the server's ``Status``. Warnings that the
+Each answer tells the server's time (``zonewise.runtime.client.server_clock``). One of 400 and above
+becomes an ``ApiError`` with the server's ``Status``. Warnings that the
 server attaches to answers are logged once each.
 """
 
@@ -28,7 +29,9 @@ import msgspec
 
 from zonewise.api.errors import ApiError, ProtocolError, ServerError, TooManyRequests
 from zonewise.runtime.client.limiter import Limiter
+from zonewise.runtime.client.server_clock import ServerClock
 from zonewise.runtime.client.transport import Request, Response, Transport
+from zonewise.runtime.process.clock import elapsed
 from zonewise.runtime.process.logs import logger
 
 RETRIES = 4
@@ -65,8 +68,10 @@ class Exchange:
         limiter: Limiter | None = None,
         fence: Callable[[], None] | None = None,
         retries: int = RETRIES,
+        clock: ServerClock | None = None,
     ) -> None:
         self.transport = transport
+        self.clock = clock or ServerClock()
         self._rng = random.SystemRandom()
         self._limiter = limiter
         self._fence = fence
@@ -115,7 +120,10 @@ class Exchange:
         if self._fence is not None and request.method not in ("GET", "HEAD", "OPTIONS"):
             self._fence()
             request = replace(request, fence=self._fence)
+        sent = elapsed()
         response = await self.transport.send(request)
+        if date := response.headers.get("Date"):
+            self.clock.observe(date, sent, elapsed())
         warning = response.headers.get("Warning")
         if warning and warning not in self._warnings and len(self._warnings) < _WARNINGS_KEPT:
             self._warnings.add(warning)
