@@ -12,7 +12,7 @@ from zonewise.disruption.budget import (
 from zonewise.disruption.budgets_cache import BudgetsCache
 from zonewise.disruption.grouping import ELSEWHERE, WHOLE, Grouping, grouping_of
 from zonewise.disruption.ledger import GRANT_SECONDS, GRANTS_LIMIT, Ledger, ledger_of
-from zonewise.disruption.namespace_budgets import NamespaceBudgets, same_place
+from zonewise.disruption.namespace_budgets import BUDGETS_LIMIT, NamespaceBudgets, same_place
 from zonewise.disruption.owners import Owners, Place, ScaleOwner, owner_of, place_of
 from zonewise.disruption.pdb import (
     DELETION_SECONDS,
@@ -32,6 +32,7 @@ from zonewise.disruption.verdict import Blocker, DisruptionVerdict, Round
 from zonewise.disruption.views import OWNERS
 
 __all__ = [
+    "BUDGETS_LIMIT",
     "DELETION_SECONDS",
     "ELSEWHERE",
     "GRANTS_LIMIT",

@@ -60,6 +60,7 @@ class Budget:
     kind: str
     namespace: str
     name: str
+    created: str = ""
     version: str = ""
     generation: int = 0
     observed: int = 0
@@ -103,6 +104,7 @@ def budget_of(item: TopologyDisruptionBudget | PodDisruptionBudget) -> Budget:
         kind=item.resource.kind,
         namespace=meta.namespace,
         name=meta.name,
+        created=meta.creation_timestamp or "",
         version=meta.resource_version,
         generation=meta.generation,
         observed=item.status.observed_generation,

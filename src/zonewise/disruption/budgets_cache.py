@@ -33,12 +33,12 @@ class BudgetsCache:
         self.by_namespace: dict[str, NamespaceBudgets] = {}
         self._ahead: dict[str, int] = {}
         """Versions of pods that were read before their stores saw them."""
-        self._watched: set[tuple[str, str]] = set()
+        self._watched: frozenset[tuple[str, str]] = frozenset()
 
     def listeners(self, owners: Iterable[type[Object]]) -> dict[type[Any], ChangeListener]:
         """The listener for each kind; ``owners`` are the kinds of owners that are watched."""
         owners = tuple(owners)
-        self._watched.update((cls.resource.group, cls.resource.kind) for cls in owners)
+        self._watched |= {(cls.resource.group, cls.resource.kind) for cls in owners}
         return {
             Node: self.node_changed,
             Pod: self.pod_changed,

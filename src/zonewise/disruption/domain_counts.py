@@ -6,7 +6,7 @@ it is scheduled and neither finished nor terminating. Pods of DaemonSets are cou
 expected on their nodes, and have no baseline.
 
 The domain of a pod is that of its node, as it is labelled now; once the node is deleted, that of
-the pod's own labels. When nodes change, ``placed_anew`` counts everything again.
+the pod's own labels. After ``nodes_changed`` every pod has to be put again.
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ from zonewise.disruption.owners import DAEMON_SET, Reference, reference_of
 from zonewise.topology import EligibleNodes, PodPlacement, need_of
 
 T = TypeVar("T")
+
+NEEDS_KEPT = 1000
+"""So many needs of pods are remembered with the domains they can run in."""
 
 
 class PodPlace(NamedTuple):
@@ -59,6 +62,8 @@ class DomainCounts:
     """Present and Ready, of all."""
     revisions: Counter[tuple[str, Reference]] = field(default_factory=Counter)
     """Present and Ready, by domain, controller and revision."""
+    owners_version: int = 0
+    """Grows when a controller is the first or last time in ``owners``."""
     owners: Counter[Reference | None] = field(default_factory=Counter)
     """Pods that neither have finished nor are leaving, by controller."""
     leaving: Counter[Reference | None] = field(default_factory=Counter)
@@ -67,12 +72,12 @@ class DomainCounts:
     """What pods require of nodes; those of DaemonSets are tied to theirs and do not count."""
     pods: dict[str, tuple[Pod, PodPlace]] = field(default_factory=dict)
     """By uid, or by name where there is none."""
-    _domains: dict[frozenset[PodPlacement], Counter[str]] = field(default_factory=dict)
+    _domains: dict[PodPlacement | None, Counter[str]] = field(default_factory=dict)
 
     def put(self, pod: Pod) -> None:
         """Add a pod, or see it changed."""
         key = identity(pod)
-        place = self.place(pod)
+        place = self._place(pod)
         known = self.pods.get(key)
         if known is not None and known[1] == place:
             self.pods[key] = (pod, place)
@@ -94,27 +99,34 @@ class DomainCounts:
             self.moves += known[1].present
             self._count(known[1], -1)
 
-    def placed_anew(self) -> None:
-        """Look up every pod's domain again, because nodes have changed."""
+    def nodes_changed(self) -> None:
+        """Forget what was derived from nodes."""
         self._domains.clear()
-        for pod, _ in tuple(self.pods.values()):
-            self.put(pod)
 
-    def reachable(self, needs: frozenset[PodPlacement]) -> Counter[str]:
-        """How many nodes of each domain pods with these needs could run on.
+    def reachable(self, need: PodPlacement | None) -> Counter[str]:
+        """How many nodes of each domain a pod with this need could run on; None is any node.
 
         Cached until nodes change, because every count needs it.
         """
-        known = self._domains.get(needs)
+        known = self._domains.get(need)
         if known is None:
+            needs = frozenset(() if need is None else (need,))
             nodes = EligibleNodes(needs).within(self.nodes.values())
-            known = self._domains[needs] = Counter(
+            if len(self._domains) >= NEEDS_KEPT:
+                self._domains.clear()
+            known = self._domains[need] = Counter(
                 self.grouping.domain(node.metadata.labels, node.metadata.name) for node in nodes
             )
         return known
 
     def place(self, pod: Pod) -> PodPlace:
         """Where a pod counts, and as what."""
+        known = self.pods.get(identity(pod))
+        if known is not None and known[0] is pod:
+            return known[1]
+        return self._place(pod)
+
+    def _place(self, pod: Pod) -> PodPlace:
         node = self.nodes.get(pod.spec.node_name)
         labels = node.metadata.labels if node is not None else pod.metadata.labels
         alive = active(pod)
@@ -131,7 +143,10 @@ class DomainCounts:
         )
 
     def _count(self, place: PodPlace, by: int) -> None:
-        _add(self.owners if place.active else self.leaving, place.reference, by)
+        if not place.active:
+            _add(self.leaving, place.reference, by)
+        elif _add(self.owners, place.reference, by):
+            self.owners_version += 1
         if place.need is not None:
             _add(self.needs, place.need, by)
         if place.present:
@@ -147,8 +162,11 @@ def identity(pod: Pod) -> str:
     return pod.metadata.uid or pod.metadata.name
 
 
-def _add(counter: Counter[T], key: T, by: int) -> None:
-    """Count, and keep no zeros: what is in a counter exists."""
+def _add(counter: Counter[T], key: T, by: int) -> bool:
+    """Count, and keep no zeros: what is in a counter exists. Whether it begins or ceases to."""
+    before = counter[key]
     counter[key] += by
     if not counter[key]:
         del counter[key]
+        return True
+    return not before

@@ -17,7 +17,7 @@ The keys of zones and regions have an old and a new spelling; either means both.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from zonewise.api.objects.core import NodeSelectorRequirement, NodeSelectorTerm
 from zonewise.api.values import nodeselector
@@ -65,6 +65,11 @@ class Grouping:
         if not self.keys:
             return True
         return self.guard.matches(dict(zip(self.keys, domain.split(SEPARATOR), strict=True)))
+
+    @property
+    def unguarded(self) -> Grouping:
+        """The same domains, whichever of them are guarded."""
+        return replace(self, guard=EVERYTHING)
 
     def names(self, domain: str) -> bool:
         """Whether a text could be the name of a domain; a remembered one may be of other keys."""

@@ -1,8 +1,14 @@
 """The budgets of one namespace and everything they are counted from, kept as it changes.
 
-Shells feed it from their stores; it makes no requests. A change of a pod costs constant work in
-each budget that selects it. Counting a budget costs its domains and owners, not its pods, and is
-done at the first read after a change.
+Shells feed it from their stores; it makes no requests. A change is only noted, whatever it is: a
+namespace whose budgets nobody asks for costs nothing. It is counted at the next read, and then
+costs constant work in each count whose selector matches the pod before or after. Budgets with the
+same selector and the same domains share one count. ``settling`` does the same in slices, so that
+the reader of a namespace with much to count can let others work in between.
+
+``BUDGETS_LIMIT`` budgets per domain are counted in a namespace, the oldest first, so that new ones
+never displace those in force. The others allow nothing where they guard: a budget that is not
+counted is no reason to disrupt a pod.
 
 Nodes are one mapping for all namespaces. ``nodes_changed`` is called when one is added, deleted, or
 gets other labels or taints; heartbeats do not matter (``same_place``).
@@ -10,19 +16,30 @@ gets other labels or taints; heartbeats do not matter (``same_place``).
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TypeAlias
 
 from zonewise.api.objects.core import Node
 from zonewise.api.objects.pod import Pod
+from zonewise.api.values.selector import Selector
 from zonewise.disruption.budget import Budget, BudgetKey
 from zonewise.disruption.domain_counts import DomainCounts, identity
+from zonewise.disruption.grouping import Grouping
 from zonewise.disruption.ledger import Ledger
 from zonewise.disruption.owners import Owners, Place, ScaleOwner
-from zonewise.disruption.standing import BudgetStanding, standing
+from zonewise.disruption.selector_index import SelectorIndex
+from zonewise.disruption.shared_count import SharedCount
+from zonewise.disruption.standing import BudgetStanding, standing, uncounted
 from zonewise.disruption.verdict import DisruptionVerdict, Round
 
-ANY_LABEL = ("", "")
-"""The key of budgets whose selector requires no specific label."""
+BUDGETS_LIMIT = 100
+"""So many budgets per domain are counted in a namespace."""
+SLICE = 200
+"""So many pods are counted before ``settling`` pauses, a few milliseconds."""
+
+Rank: TypeAlias = tuple[str, str, BudgetKey]
+"""When a budget was created, its name and its key."""
 
 
 class NamespaceBudgets:
@@ -40,129 +57,237 @@ class NamespaceBudgets:
         self.owners = Owners(owners)
         self.ledger = ledger or Ledger()
         self.budgets: dict[BudgetKey, Budget] = {}
-        self._by_label: dict[tuple[str, str], set[BudgetKey]] = {}
         self.pods: dict[str, Pod] = {}
         self._names: dict[str, str] = {}
+        self._owned: dict[str, dict[str, None]] = {}
         self._nodes = nodes
         self._nodes_version = 0
-        self._domain_counts: dict[BudgetKey, DomainCounts] = {}
+        self._ranked: list[Rank] = []
+        """Budgets per domain, the oldest first."""
+        self._selecting: SelectorIndex[BudgetKey] = SelectorIndex()
+        self._counts: dict[tuple[Selector, Grouping], SharedCount] = {}
+        self._counting: SelectorIndex[SharedCount] = SelectorIndex()
+        self._changed: dict[str, Pod | None] = {}
+        """Pods with changes that are not counted yet, as they were counted last."""
+        self._uncounted: dict[SharedCount, None] = {}
+        """Counts for which all pods have to be looked at."""
         self._standings: dict[BudgetKey, tuple[tuple[object, ...], BudgetStanding]] = {}
         for pod in pods:
             self.put_pod(pod)
         for budget in budgets:
             self.put_budget(budget)
 
+    # What changes.
+
     def put_pod(self, pod: Pod) -> None:
         """Add a pod, or see it changed."""
         key = identity(pod)
         old = self.pods.get(key)
+        self._changed.setdefault(key, old)
         self.pods[key] = pod
         self._names[pod.metadata.name] = key
-        if old is not None and old.metadata.labels != pod.metadata.labels:
-            for domain_counts in self._domain_counts.values():
-                domain_counts.drop(key)
-        for budget in self._selecting(pod):
-            if budget.plain is None:
-                self._domain_counts[budget.key].put(pod)
+        if old is None or old.metadata.controller != pod.metadata.controller:
+            self._disown(key, old)
+            if (owner := pod.metadata.controller) is not None:
+                self._owned.setdefault(owner.uid, {})[key] = None
 
     def drop_pod(self, pod: Pod) -> None:
         """Remove a deleted pod."""
         key = identity(pod)
-        self.pods.pop(key, None)
+        known = self.pods.pop(key, None)
+        if known is not None:
+            self._changed.setdefault(key, known)
+            self._disown(key, known)
         if self._names.get(pod.metadata.name) == key:
             del self._names[pod.metadata.name]
-        for domain_counts in self._domain_counts.values():
-            domain_counts.drop(key)
+
+    def _disown(self, key: str, pod: Pod | None) -> None:
+        owner = None if pod is None else pod.metadata.controller
+        if owner is not None and (siblings := self._owned.get(owner.uid)) is not None:
+            siblings.pop(key, None)
+            if not siblings:
+                del self._owned[owner.uid]
+
+    def put_budget(self, budget: Budget) -> None:
+        """Add a budget, or see it changed; only another selector or other domains cost a count."""
+        key, old = budget.key, self.budgets.get(budget.key)
+        self.budgets[key] = budget
+        if old is None or old.selector != budget.selector:
+            if old is not None:
+                self._selecting.discard(old.selector, key)
+            self._selecting.add(budget.selector, key)
+        if old is not None and _rank(old) == _rank(budget):
+            if not self.beyond_limit(key):
+                self._share(old, budget)
+            return
+        if old is not None:
+            self._unrank(old)
+        if (rank := _rank(budget)) is not None:
+            insort(self._ranked, rank)
+            if not self.beyond_limit(key):
+                self._share(None, budget)
+                if len(self._ranked) > BUDGETS_LIMIT:
+                    self._share(self._at(BUDGETS_LIMIT), None)
+
+    def drop_budget(self, key: BudgetKey) -> None:
+        """Remove a budget."""
+        budget = self.budgets.get(key)
+        if budget is not None:
+            self._selecting.discard(budget.selector, key)
+            self._unrank(budget)
+            del self.budgets[key]
+
+    def _unrank(self, budget: Budget) -> None:
+        if (rank := _rank(budget)) is None:
+            return
+        place = bisect_left(self._ranked, rank)
+        del self._ranked[place]
+        if place < BUDGETS_LIMIT:
+            self._share(budget, None)
+            if len(self._ranked) >= BUDGETS_LIMIT:
+                self._share(None, self._at(BUDGETS_LIMIT - 1))
+
+    def _at(self, place: int) -> Budget:
+        return self.budgets[self._ranked[place][2]]
+
+    def _share(self, old: Budget | None, new: Budget | None) -> None:
+        """Let a budget take part in the count of another selector or grouping, or in none."""
+        before = None if old is None or old.plain is not None else _count_key(old)
+        after = None if new is None or new.plain is not None else _count_key(new)
+        if before == after:
+            return
+        if old is not None and before is not None:
+            count = self._counts[before]
+            self._standings.pop(old.key, None)
+            count.budgets.discard(old.key)
+            if not count.budgets:
+                del self._counts[before]
+                self._counting.discard(before[0], count)
+                self._uncounted.pop(count, None)
+        if new is not None and after is not None:
+            joined = self._counts.get(after)
+            if joined is None:
+                domain_counts = DomainCounts(after[1], self._nodes)
+                joined = self._counts[after] = SharedCount(after[0], domain_counts)
+                self._counting.add(after[0], joined)
+                self._uncounted[joined] = None
+            joined.budgets.add(new.key)
+
+    def nodes_changed(self) -> None:
+        """Look at every pod's place again."""
+        self._nodes_version += 1
+        for count in self._counts.values():
+            count.look_again()
+            self._uncounted[count] = None
+
+    # Counting.
+
+    def settling(self) -> Iterator[None]:
+        """Count what has changed, with a pause after each slice."""
+        worked = 0
+        while self._changed or self._uncounted:
+            worked += self._count_change() if self._changed else self._count_anew()
+            if worked >= SLICE:
+                worked = 0
+                yield
+
+    def _settle(self) -> None:
+        for _ in self.settling():
+            pass
+
+    def _count_change(self) -> int:
+        """Count one pod again; gives in how many counts."""
+        key, old = self._changed.popitem()
+        new = self.pods.get(key)
+        before = () if old is None else tuple(self._counting.matching(old.metadata.labels))
+        if old is not None and new is not None and old.metadata.labels == new.metadata.labels:
+            after = before
+        else:
+            after = () if new is None else tuple(self._counting.matching(new.metadata.labels))
+        kept = set(after)
+        for count in before:
+            if count not in kept:
+                count.domain_counts.drop(key)
+        if new is not None:
+            for count in after:
+                count.domain_counts.put(new)
+        return 1 + len(before) + len(after)
+
+    def _count_anew(self) -> int:
+        """Look at some of the pods that a count has yet to look at."""
+        count = next(iter(self._uncounted))
+        keys = count.unseen(self.pods, SLICE)
+        if not keys:
+            del self._uncounted[count]
+        for key in keys:
+            pod = self.pods.get(key)
+            if pod is not None and count.selector.matches(pod.metadata.labels):
+                count.domain_counts.put(pod)
+        return len(keys)
+
+    def counted(self, key: BudgetKey) -> tuple[BudgetStanding, DomainCounts]:
+        """The state of a budget, without grants; counted again only if something changed."""
+        self._settle()
+        budget = self.budgets[key]
+        if self.beyond_limit(key):
+            return uncounted(budget, BUDGETS_LIMIT), DomainCounts(budget.grouping, self._nodes)
+        count = self._counts[_count_key(budget)]
+        domain_counts = count.domain_counts
+        seen = (budget, domain_counts.version, self.owners.version, self._nodes_version)
+        known = self._standings.get(key)
+        if known is None or known[0] != seen:
+            known = (seen, standing(budget, domain_counts, count.demand(self.owners)))
+            self._standings[key] = known
+        return known[1], domain_counts
+
+    # What is read.
 
     def named(self, name: str) -> Pod | None:
         """The pod of a name, if it is known."""
         key = self._names.get(name)
         return None if key is None else self.pods.get(key)
 
-    def put_budget(self, budget: Budget) -> None:
-        """Add a budget, or see it changed; only another selector or grouping costs a count."""
-        old = self.budgets.get(budget.key)
-        if old is not None and old.selector != budget.selector:
-            self._by_label[_label(old)].discard(old.key)
-        self.budgets[budget.key] = budget
-        self._by_label.setdefault(_label(budget), set()).add(budget.key)
-        if budget.plain is not None:
-            self._domain_counts.pop(budget.key, None)
-            return
-        same = (
-            old is not None
-            and old.plain is None
-            and (old.selector, old.grouping) == (budget.selector, budget.grouping)
-        )
-        if not same:
-            domain_counts = self._domain_counts[budget.key] = DomainCounts(
-                budget.grouping, self._nodes
-            )
-            self._standings.pop(budget.key, None)
-            for pod in self.pods.values():
-                if budget.selector.matches(pod.metadata.labels):
-                    domain_counts.put(pod)
-
-    def drop_budget(self, key: BudgetKey) -> None:
-        """Remove a budget."""
-        if key in self.budgets:
-            self._by_label[_label(self.budgets[key])].discard(key)
-        for known in (self.budgets, self._domain_counts, self._standings):
-            known.pop(key, None)
-
-    def nodes_changed(self) -> None:
-        """Look at every pod's place again."""
-        self._nodes_version += 1
-        for domain_counts in self._domain_counts.values():
-            domain_counts.placed_anew()
+    def owned(self, uid: str) -> list[Pod]:
+        """The pods of a controller."""
+        return [self.pods[key] for key in self._owned.get(uid, ())]
 
     def covering(self, pod: Pod) -> Sequence[Budget]:
         """The budgets that select a pod, by name."""
-        return sorted(self._selecting(pod), key=lambda budget: (budget.name, budget.kind))
+        selecting = (self.budgets[key] for key in self._selecting.matching(pod.metadata.labels))
+        return sorted(selecting, key=lambda budget: (budget.name, budget.kind))
 
-    def _selecting(self, pod: Pod) -> list[Budget]:
-        """The same in any order: a budget is found by a label that all its pods have."""
-        labels = pod.metadata.labels
-        found = []
-        for place in (*labels.items(), ANY_LABEL):
-            for key in self._by_label.get(place, ()):
-                budget = self.budgets[key]
-                if budget.selector.matches(labels):
-                    found.append(budget)
-        return found
+    def counting(self, labels: Mapping[str, str]) -> Iterator[BudgetKey]:
+        """The budgets that count pods with these labels."""
+        for count in self._counting.matching(labels):
+            yield from count.budgets
 
-    def counted(self, key: BudgetKey) -> tuple[BudgetStanding, DomainCounts]:
-        """The state of a budget, without grants; counted again only if something changed."""
-        budget, domain_counts = self.budgets[key], self._domain_counts[key]
-        seen = (budget, domain_counts.version, self.owners.version, self._nodes_version)
-        known = self._standings.get(key)
-        if known is None or known[0] != seen:
-            known = (seen, standing(budget, domain_counts, self.owners))
-            self._standings[key] = known
-        return known[1], domain_counts
+    def within_limit(self) -> list[BudgetKey]:
+        """The budgets that are counted."""
+        return [rank[2] for rank in self._ranked[:BUDGETS_LIMIT]]
 
-    def requested(self, watched: Container[tuple[str, str]]) -> set[Place]:
+    def beyond_limit(self, key: BudgetKey) -> bool:
+        """Whether a budget is not counted, because older ones are many enough."""
+        if len(self._ranked) <= BUDGETS_LIMIT:
+            return False
+        rank = _rank(self.budgets[key])
+        return rank is not None and rank >= self._ranked[BUDGETS_LIMIT]
+
+    def at_limit(self) -> list[BudgetKey]:
+        """The last budget that is counted and the first that is not, if there are that many."""
+        return [rank[2] for rank in self._ranked[BUDGETS_LIMIT - 1 : BUDGETS_LIMIT + 1]]
+
+    def requested(self, watched: frozenset[tuple[str, str]]) -> set[Place]:
         """Owners of covered pods whose group and kind are not watched: they have to be requested,
         and again while there are such pods.
         """
-        return {
-            place
-            for domain_counts in self._domain_counts.values()
-            for reference in domain_counts.owners
-            if reference is not None
-            for place in self.owners.followed(reference)
-            if place[:2] not in watched
-        }
+        self._settle()
+        counts = self._counts.values()
+        return set().union(*(count.requested(self.owners, watched) for count in counts))
 
     def unknown(self) -> list[Place]:
         """Owners of covered pods that were not found."""
-        found = {
-            missing
-            for domain_counts in self._domain_counts.values()
-            for reference in domain_counts.owners
-            if reference is not None and (missing := self.owners.missing(reference)) is not None
-        }
-        return sorted(found)
+        self._settle()
+        return sorted(set().union(*(count.missing(self.owners) for count in self._counts.values())))
 
     def standing(self, key: BudgetKey, now: float) -> BudgetStanding:
         """The state of a budget, with the grants of the ledger."""
@@ -173,11 +298,15 @@ class NamespaceBudgets:
         return Round(self, now).judge(pod, evicting=evicting)
 
 
-def _label(budget: Budget) -> tuple[str, str]:
-    """A label that every pod of a budget has; of several the last by name, which is as good."""
-    needed = budget.selector.required
-    exact = [(name, next(iter(values))) for name, values in needed.items() if len(values) == 1]
-    return max(exact, default=ANY_LABEL)
+def _rank(budget: Budget) -> Rank | None:
+    """The order in which budgets are counted; a plain one is counted by its own controller."""
+    if budget.plain is not None:
+        return None
+    return budget.created, budget.name, budget.key
+
+
+def _count_key(budget: Budget) -> tuple[Selector, Grouping]:
+    return budget.selector, budget.grouping.unguarded
 
 
 def same_place(old: Node | None, new: Node | None) -> bool:

@@ -34,8 +34,9 @@ from zonewise.disruption.budget import Budget
 from zonewise.disruption.domain_counts import DomainCounts
 from zonewise.disruption.grouping import ELSEWHERE, WHOLE
 from zonewise.disruption.owners import DAEMON_SET, Owners, Reference, ScaleOwner
-from zonewise.topology import need_of
+from zonewise.topology import PodPlacement, need_of
 
+TOO_MANY = "TooManyBudgets"
 UNKNOWN_SCALE = "UnknownScale"
 NO_PODS = "NoPods"
 SUFFICIENT = "SufficientPods"
@@ -168,7 +169,19 @@ class BudgetStanding:
         )
 
 
-def standing(budget: Budget, domain_counts: DomainCounts, owners: Owners) -> BudgetStanding:
+def uncounted(budget: Budget, limit: int) -> BudgetStanding:
+    """A budget of a namespace that has too many: nothing is counted, and nothing allowed."""
+    trouble = Reason(
+        code=TOO_MANY,
+        message=f"the namespace {budget.namespace} has more than {limit} budgets per failure"
+        f" domain; the {limit} oldest are counted, and {budget.name} is not among them",
+        object=budget.object,
+        fix="Until budgets are deleted it allows no disruption of the pods it selects.",
+    )
+    return BudgetStanding(budget=budget, replicas=None, domains={}, trouble=trouble)
+
+
+def standing(budget: Budget, domain_counts: DomainCounts, asked: Demand) -> BudgetStanding:
     """Count a budget, without grants."""
     if budget.limit is None:
         domains = {
@@ -176,7 +189,6 @@ def standing(budget: Budget, domain_counts: DomainCounts, owners: Owners) -> Bud
             for name, count in (domain_counts.present + domain_counts.daemons).items()
         }
         return BudgetStanding(budget=budget, replicas=None, domains=domains, trouble=budget.fault)
-    asked = _asked(domain_counts, owners)
     eligible = _eligible(domain_counts, asked.daemons)
     present: dict[str, int] = dict(domain_counts.present)
     known: Mapping[str, int] = present if budget.baseline is None else budget.baseline
@@ -193,10 +205,6 @@ def standing(budget: Budget, domain_counts: DomainCounts, owners: Owners) -> Bud
     if budget.per_domain:
         fitted = baselines.shares(asked.replicas, known, names)
     surplus = max(0, sum(present.values()) - asked.replicas)
-    stale: Counter[str] = Counter()
-    for (name, reference), count in domain_counts.revisions.items():
-        if owners.outdated(reference):
-            stale[name] += count
     domains = {}
     for name in sorted(names):
         expected = fitted[name]
@@ -211,7 +219,7 @@ def standing(budget: Budget, domain_counts: DomainCounts, owners: Owners) -> Bud
             expected=expected,
             desired=budget.limit.desired(expected),
             ready=domain_counts.ready[name],
-            outdated=stale[name],
+            outdated=asked.outdated[name],
         )
     unknown = asked.unknown
     return BudgetStanding(
@@ -225,15 +233,19 @@ def standing(budget: Budget, domain_counts: DomainCounts, owners: Owners) -> Bud
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
-    """What owners request, DaemonSets apart; ``unknown`` is one that could not be found."""
+class Demand:
+    """What the owners of counted pods request, whatever budget asks; DaemonSets apart."""
 
     replicas: int
     daemons: tuple[ScaleOwner, ...]
     unknown: Reference | None
+    """An owner that could not be found."""
+    outdated: Counter[str]
+    """Ready pods of old revisions, by domain."""
 
 
-def _asked(domain_counts: DomainCounts, owners: Owners) -> _Asked:
+def demand_of(domain_counts: DomainCounts, owners: Owners) -> Demand:
+    """Ask the owners of all pods of a count."""
     scales: dict[tuple[str, str, str, str], int] = {}
     daemons: dict[tuple[str, str, str, str], ScaleOwner] = {}
     counted = 0
@@ -255,10 +267,15 @@ def _asked(domain_counts: DomainCounts, owners: Owners) -> _Asked:
                 counted += count if alive else 0
             else:
                 scales[owner.place] = owner.replicas
-    return _Asked(
+    outdated: Counter[str] = Counter()
+    for (name, reference), count in domain_counts.revisions.items():
+        if owners.outdated(reference):
+            outdated[name] += count
+    return Demand(
         replicas=counted + sum(scales.values()),
         daemons=tuple(daemons[place] for place in sorted(daemons)),
         unknown=min(unknown, default=None),
+        outdated=outdated,
     )
 
 
@@ -268,20 +285,21 @@ def _reachable(
     """The domains of the nodes on which the pods could run."""
     if not budget.grouping.keys:
         return set() if budget.grouping.nothing else {WHOLE}
-    needs = frozenset(domain_counts.needs) | {
-        need_of(owner.template.spec) for owner in daemons if owner.template is not None
-    }
-    return set(domain_counts.reachable(needs)) - {ELSEWHERE}
+    needs: set[PodPlacement | None] = set(domain_counts.needs)
+    needs |= {need_of(owner.template.spec) for owner in daemons if owner.template is not None}
+    domains: set[str] = set()
+    for need in needs or {None}:
+        domains.update(domain_counts.reachable(need))
+    return domains - {ELSEWHERE}
 
 
 def _eligible(domain_counts: DomainCounts, daemons: Iterable[ScaleOwner]) -> Counter[str]:
     """How many pods DaemonSets should have in each domain."""
-    found: Counter[str] = Counter()
+    nodes: Counter[str] = Counter()
     for owner in daemons:
         template = owner.template
-        needs = frozenset(() if template is None else (need_of(template.spec),))
-        found.update(domain_counts.reachable(needs))
-    return found
+        nodes.update(domain_counts.reachable(None if template is None else need_of(template.spec)))
+    return nodes
 
 
 def _unknown(budget: Budget, reference: Reference) -> Reason:

@@ -20,6 +20,8 @@ can be drained under it. Workload controllers it holds as any other: what they d
 or a scale-down, and they may see a new revision before this process does. Only the pods that a
 StatefulSet is scaled down by are let go: the set cannot take others in their place.
 
+Budgets beyond the limit of their namespace are not counted and refuse; the first of them is named.
+
 Plain PodDisruptionBudgets are judged by their status, as the API server does. Two of them on a pod
 are refused, as there, unless a third one has a term.
 """
@@ -27,7 +29,7 @@ are refused, as there, unless a third one has a term.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -49,6 +51,9 @@ UNREADY = "Unready"
 UNCOVERED = "Uncovered"
 ALLOWED = "Allowed"
 BLOCKED = "Blocked"
+
+AT_ONCE = 8
+"""So many budgets are counted before ``preparing`` pauses, a few milliseconds."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -85,6 +90,9 @@ class CountedBudgets(Protocol):
     def counted(self, key: BudgetKey) -> tuple[BudgetStanding, DomainCounts]:
         """The state of a budget, without grants."""
 
+    def beyond_limit(self, key: BudgetKey) -> bool:
+        """Whether a budget is not counted, because its namespace has too many."""
+
 
 class Round:
     """Verdicts of one moment, in sequence: each sees the grants of those before.
@@ -101,10 +109,28 @@ class Round:
         self._plain = plain
         self._strict = strict
         self._now = now
+        self.ledger = by_namespace.ledger
+        """What verdicts are judged by, and what their grants have to be written on."""
         self._granted: set[str] = set()
-        self._standings: dict[
-            BudgetKey, tuple[BudgetStanding, DomainCounts, dict[str, Granted]]
-        ] = {}
+        self._standings: dict[BudgetKey, tuple[BudgetStanding, DomainCounts]] = {}
+        self._granted_in: dict[int, tuple[DomainCounts, dict[str, Granted]]] = {}
+        """The grants of each count, by its id."""
+
+    def preparing(self, pod: Pod) -> Iterator[None]:
+        """Count the budgets of a pod before it is judged, with a pause after each slice.
+
+        What changes in a pause does not change the standings that this round has.
+        """
+        while left := [
+            budget.key
+            for budget in self._counted_budgets.covering(pod)
+            if budget.plain is None
+            and budget.key not in self._standings
+            and not self._counted_budgets.beyond_limit(budget.key)
+        ]:
+            for key in left[:AT_ONCE]:
+                self._counted(key)
+            yield
 
     def standing(self, key: BudgetKey) -> BudgetStanding:
         """The state of a budget, with the grants of the ledger and of this round."""
@@ -127,12 +153,16 @@ class Round:
         blockers = plain_blockers(pod, covering)
         if not blockers and self._is_granted(pod):
             return DisruptionVerdict(True, False, _reason(GRANTED, pod, "was granted already"))
+        enforced = [budget for budget in covering if budget.plain is None and budget.enforced]
+        beyond = [one for one in enforced if self._counted_budgets.beyond_limit(one.key)]
+        skipped = {budget.key for budget in beyond}
         answers = [
             answer
-            for budget in covering
-            if budget.plain is None and budget.enforced
+            for budget in enforced
+            if budget.key not in skipped
             for answer in self._ask(budget, pod, evicting)
         ]
+        answers += self._beyond_limit(beyond, pod, evicting)
         plain = [budget for budget in covering if budget.plain is not None]
         if not plain and not answers:
             why = "is not covered by any budget that is in force where it runs"
@@ -152,7 +182,7 @@ class Round:
         """Count a pod as granted from here on."""
         key = identity(pod)
         self._granted.add(key)
-        for _, domain_counts, granted in self._standings.values():
+        for domain_counts, granted in self._granted_in.values():
             if key in domain_counts.pods:
                 self._take(granted, domain_counts.pods[key][1])
 
@@ -161,18 +191,25 @@ class Round:
         return reference is not None and self._counted_budgets.owners.recreated(reference)
 
     def _is_granted(self, pod: Pod) -> bool:
-        return identity(pod) in self._granted or self._counted_budgets.ledger.live(pod, self._now)
+        return identity(pod) in self._granted or self.ledger.live(pod, self._now)
 
-    def _counted(self, key: BudgetKey) -> tuple[BudgetStanding, DomainCounts, dict[str, Granted]]:
+    def _counted(self, key: BudgetKey) -> tuple[BudgetStanding, DomainCounts]:
         known = self._standings.get(key)
         if known is None:
             base, domain_counts = self._counted_budgets.counted(key)
-            granted: dict[str, Granted] = {}
-            for uid in {*self._counted_budgets.ledger.grants, *self._granted}:
-                if uid in domain_counts.pods and self._is_granted(domain_counts.pods[uid][0]):
-                    self._take(granted, domain_counts.pods[uid][1])
-            known = self._standings[key] = (base.less(granted), domain_counts, granted)
+            standing = base.less(self._granted_of(domain_counts))
+            known = self._standings[key] = (standing, domain_counts)
         return known
+
+    def _granted_of(self, domain_counts: DomainCounts) -> dict[str, Granted]:
+        """Granted pods by domain; those of later grants are added to it."""
+        known = self._granted_in.get(id(domain_counts))
+        if known is None:
+            known = self._granted_in[id(domain_counts)] = (domain_counts, {})
+            for uid in {*self.ledger.grants, *self._granted}:
+                if uid in domain_counts.pods and self._is_granted(domain_counts.pods[uid][0]):
+                    self._take(known[1], domain_counts.pods[uid][1])
+        return known[1]
 
     def _take(self, granted: dict[str, Granted], place: PodPlace) -> None:
         if not place.ready:
@@ -187,7 +224,8 @@ class Round:
 
     def _ask(self, budget: Budget, pod: Pod, evicting: bool) -> Sequence[Budget | Blocker]:
         """Nothing if a budget does not guard the pod; itself if it agrees; else why not."""
-        standing, domain_counts, _ = self._counted(budget.key)
+        standing, domain_counts = self._counted(budget.key)
+        budget = standing.budget
         place = domain_counts.place(pod)
         if place.domain not in standing.domains:
             return ()
@@ -196,7 +234,7 @@ class Round:
             return ()
         assert budget.limit is not None or standing.trouble is not None
         why = ""
-        if self._counted_budgets.ledger.behind(budget):
+        if self.ledger.behind(budget):
             why = (
                 "a newer state of it was granted from; it is not known here yet. If that lasts,"
                 " delete the DisruptionLedger of the namespace: it is not of this cluster"
@@ -224,6 +262,24 @@ class Round:
         if why:
             return (Blocker(budget.name, budget.kind, place.domain, f"{budget.name}: {why}"),)
         return (budget,)
+
+    def _beyond_limit(self, budgets: Sequence[Budget], pod: Pod, evicting: bool) -> list[Blocker]:
+        """The first of the budgets beyond their namespace's limit that guards a pod.
+
+        One is enough to refuse, and there may be thousands.
+        """
+        for budget in budgets:
+            if not ready(pod) and (not evicting or budget.always_allow):
+                continue
+            standing, domain_counts = self._counted_budgets.counted(budget.key)
+            place = domain_counts.place(pod)
+            if not budget.grouping.guards(place.domain):
+                continue
+            if budget.updates_only and self._no_update(pod, place, evicting):
+                continue
+            why = f"{budget.name}: {str(standing.trouble).rstrip('.')}"
+            return [Blocker(budget.name, budget.kind, place.domain, why)]
+        return []
 
     def _no_update(self, pod: Pod, place: PodPlace, evicting: bool) -> bool:
         if self._counted_budgets.owners.dispensable(pod):
