@@ -186,7 +186,9 @@ async def _serve(
         handlers |= {EVICTIONS_PATH: gate.eviction, DELETIONS_PATH: gate.deletion}
         instead = dict.fromkeys((EVICTIONS_PATH, DELETIONS_PATH), gate.instead)
         if budgets == "enforce":
-            handlers[CLAMP_PATH] = _patient(cache, Clamp(gate.budgets_cache, client.clock.now))
+            handlers[CLAMP_PATH] = _patient(
+                cache, Clamp(gate.budgets_cache, client.clock.now, gate.turns)
+            )
             kinds.append(MutatingWebhookConfiguration)
         kinds = list(dict.fromkeys(kinds))
     certificates = Certificates(

@@ -17,7 +17,7 @@ gets other labels or taints; heartbeats do not matter (``same_place``).
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from zonewise.api.objects.core import Node
@@ -182,7 +182,7 @@ class NamespaceBudgets:
 
     # Counting.
 
-    def settling(self) -> Iterator[None]:
+    def settling(self) -> Generator[None, None, None]:
         """Count what has changed, with a pause after each slice."""
         worked = 0
         while self._changed or self._uncounted:
@@ -264,6 +264,11 @@ class NamespaceBudgets:
     def within_limit(self) -> list[BudgetKey]:
         """The budgets that are counted."""
         return [rank[2] for rank in self._ranked[:BUDGETS_LIMIT]]
+
+    @property
+    def counted_number(self) -> int:
+        """How many budgets are counted."""
+        return min(len(self._ranked), BUDGETS_LIMIT)
 
     def beyond_limit(self, key: BudgetKey) -> bool:
         """Whether a budget is not counted, because older ones are many enough."""

@@ -77,6 +77,16 @@ def domain_rows(
     return tuple(rows)
 
 
+def closed_rows(known: tuple[DomainStatus, ...]) -> tuple[DomainStatus, ...]:
+    """The rows of a budget that is not counted any more: the baseline stays, nothing is allowed."""
+    return tuple(
+        row
+        if row.disruptions_allowed is None
+        else msgspec.structs.replace(row, disruptions_allowed=0)
+        for row in known
+    )
+
+
 def allowed_line(rows: tuple[DomainStatus, ...]) -> str:
     """What is allowed at a glance."""
     guarded = [row for row in rows if row.disruptions_allowed is not None]

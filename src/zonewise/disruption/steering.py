@@ -15,7 +15,7 @@ client set is left unchanged. What a ReplicaSet is to be reduced to is in an ann
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 
 from zonewise.api.objects.pod import Pod
@@ -57,6 +57,25 @@ def chosen(
     evicting: bool = False,
 ) -> Choice:
     """Choose up to ``count`` of the pods, the most dispensable first."""
+    work = choosing(namespace_budgets, pods, count, now, spread=spread, evicting=evicting)
+    while True:
+        try:
+            next(work)
+        except StopIteration as done:
+            choice: Choice = done.value
+            return choice
+
+
+def choosing(
+    namespace_budgets: NamespaceBudgets,
+    pods: Sequence[Pod],
+    count: int,
+    now: float,
+    *,
+    spread: bool = True,
+    evicting: bool = False,
+) -> Generator[None, None, Choice]:
+    """The same with a pause after each pod."""
     asked = Round(namespace_budgets, now, strict=True, plain=False)
     left: dict[BudgetKey, int] = {}
     taken: list[Pod] = []
@@ -66,6 +85,7 @@ def chosen(
         waiting.setdefault(
             _domain(namespace_budgets, pod) if spread and ready(pod) else "", []
         ).append(pod)
+        yield
     full = _fullness(namespace_budgets, pods) if spread else Counter()
     for several in waiting.values():
         several.reverse()
@@ -75,16 +95,19 @@ def chosen(
         pod = several.pop()
         if not several:
             del waiting[name]
+        yield from asked.preparing(pod)
         verdict = asked.judge(pod, evicting=False)
         if verdict.allowed and evicting and ready(pod):
             verdict = _by_plain(namespace_budgets, pod, left) or verdict
         if not verdict.allowed:
             against = against or (pod, verdict)
+            yield
             continue
         if verdict.charged:
             asked.charge(pod)
         taken.append(pod)
         full[name] -= 1
+        yield
     return Choice(tuple(taken), against)
 
 
@@ -144,13 +167,7 @@ def marked_before(namespace_budgets: NamespaceBudgets, pod: Pod) -> int:
         return 0
     if not ready(pod) or is_marked(pod) or is_foreign(pod):
         return 0
-    return sum(
-        is_marked(one)
-        and active(one)
-        and (other := reference_of(one)) is not None
-        and other.uid == owner.uid
-        for one in namespace_budgets.pods.values()
-    )
+    return sum(is_marked(one) and active(one) for one in namespace_budgets.owned(owner.uid))
 
 
 def reduce_to(annotations: dict[str, str]) -> int | None:

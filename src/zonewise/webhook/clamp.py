@@ -25,6 +25,7 @@ from zonewise.disruption import BudgetsCache, Round
 from zonewise.disruption.owners import Owners, owner_of, place_of
 from zonewise.disruption.steering import REDUCE_TO, SEEN_SECONDS, is_marked
 from zonewise.disruption.views import ReplicaSetScale
+from zonewise.runtime.process.turns import Turns
 from zonewise.runtime.webhook.admission import AdmissionAnswer, AdmissionRequest, Allowed
 
 REMEMBERED = 5000
@@ -34,8 +35,11 @@ REMEMBERED = 5000
 class Clamp:
     """Answers for ReplicaSets that a Deployment makes smaller."""
 
-    def __init__(self, budgets_cache: BudgetsCache, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, budgets_cache: BudgetsCache, clock: Callable[[], float], turns: Turns
+    ) -> None:
         self._budgets_cache = budgets_cache
+        self._turns = turns
         self._clock = clock
         self._marked: dict[str, float] = {}
         """When a mark was first found here, by uid."""
@@ -48,19 +52,19 @@ class Clamp:
         wanted, had = new.spec.replicas or 0, old.spec.replicas or 0
         if wanted >= had:
             return Allowed()
-        size = self.size(new, had, wanted)
+        size = await self.size(new, had, wanted)
         return Allowed(patch=_patch(new, size, wanted))
 
-    def size(self, item: ReplicaSetScale, had: int, wanted: int) -> int:
+    async def size(self, item: ReplicaSetScale, had: int, wanted: int) -> int:
         """How small a ReplicaSet may become now."""
-        namespace_budgets = self._budgets_cache.find(item.metadata.namespace)
-        if namespace_budgets is None or _recreated(namespace_budgets.owners, item):
+        namespace = item.metadata.namespace
+        namespace_budgets = self._budgets_cache.find(namespace)
+        if namespace_budgets is None:
             return wanted
-        pods = [
-            pod
-            for pod in namespace_budgets.pods.values()
-            if active(pod) and _owned(pod, item.metadata.uid)
-        ]
+        await self._turns.slices(namespace, namespace_budgets.settling())
+        if _recreated(namespace_budgets.owners, item):
+            return wanted
+        pods = [pod for pod in namespace_budgets.owned(item.metadata.uid) if active(pod)]
         held = any(
             budget.plain is None and budget.enforced
             for pod in pods
@@ -75,6 +79,7 @@ class Clamp:
             seen = self._is_seen(pod, now)
             if ready(pod) and not seen:
                 continue
+            await self._turns.slices(namespace, asked.preparing(pod))
             verdict = asked.judge(pod, evicting=False)
             if verdict.charged:
                 asked.charge(pod)
@@ -89,11 +94,6 @@ class Clamp:
         if len(self._marked) > REMEMBERED:
             self._marked.clear()
         return now - self._marked.setdefault(pod.metadata.uid, now) >= SEEN_SECONDS
-
-
-def _owned(pod: Pod, uid: str) -> bool:
-    owner = pod.metadata.controller
-    return owner is not None and owner.uid == uid
 
 
 def _recreated(owners: Owners, item: ReplicaSetScale) -> bool:

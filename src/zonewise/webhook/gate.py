@@ -42,6 +42,7 @@ from zonewise.disruption.owners import reference_of
 from zonewise.disruption.steering import marked_before
 from zonewise.disruption.verdict import UNCOVERED
 from zonewise.runtime.client.scales import Scales
+from zonewise.runtime.process.turns import Turns
 from zonewise.runtime.webhook.admission import AdmissionAnswer, AdmissionRequest, Allowed, Denied
 from zonewise.webhook.granting import Granting
 from zonewise.webhook.pod_reader import PodReader, TooManyReads
@@ -122,7 +123,8 @@ class DisruptionGate:
         self.mode: GateMode = mode
         self._client = client
         self._observe = observe
-        self._granting = Granting(client, self.budgets_cache, clock)
+        self.turns = Turns()
+        self._granting = Granting(client, self.budgets_cache, clock, turns=self.turns)
         self._reader = PodReader(client, self.budgets_cache)
         self._scales = Scales(client, clock)
         self._cache = cache
@@ -213,6 +215,7 @@ class DisruptionGate:
 
     async def _judge(self, pod: Pod, *, evicting: bool, dry_run: bool) -> DisruptionVerdict:
         namespace = pod.metadata.namespace
+        await self._granting.settle(namespace)
         requested = self.budgets_cache.requested(namespace)
         self.budgets_cache.owners_read(await self._scales.refresh(namespace, requested))
         return await self._granting.ask(

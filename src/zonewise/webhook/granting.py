@@ -12,6 +12,10 @@ after ``TRIES`` the requests are refused, which is always safe. The answer of a 
 state of the ledger, so the next batch does not wait for a watch. No other replica's grant can be
 missed: a stale ledger cannot be written.
 
+Judging takes turns between namespaces (``Turns``), also inside a batch: one with thousands of pods
+to count, or hundreds of requests, never delays the others by more than a slice of its own. A batch
+is judged by the ledger it began with, and written on that version.
+
 A grant that was written but whose answer got lost is found in the ledger: a retry is answered with
 it. All state is in the cluster.
 
@@ -42,6 +46,7 @@ from zonewise.disruption import (
     GRANTS_LIMIT,
     BudgetsCache,
     DisruptionVerdict,
+    Ledger,
     NamespaceBudgets,
     Round,
     ledger_of,
@@ -49,6 +54,7 @@ from zonewise.disruption import (
 from zonewise.disruption.verdict import BLOCKED
 from zonewise.runtime.client.client import Client
 from zonewise.runtime.process.logs import logger
+from zonewise.runtime.process.turns import Turns
 
 TRIES = 5
 GATHER = 0.05
@@ -82,9 +88,11 @@ class Granting:
         clock: Callable[[], float],
         *,
         plain: bool = True,
+        turns: Turns | None = None,
     ) -> None:
         self._client = client
         self._plain = plain
+        self._turns = turns or Turns()
         self._budgets_cache = budgets_cache
         self._clock = clock
         self._waiting: dict[str, list[_Question]] = {}
@@ -94,20 +102,30 @@ class Granting:
 
     async def ask(self, pod: Pod, *, evicting: bool, dry_run: bool = False) -> DisruptionVerdict:
         """A verdict; one that is charged has been written when it is returned."""
-        namespace_budgets = self._budgets_cache.of(pod.metadata.namespace)
-        verdict = self._round(namespace_budgets).judge(pod, evicting=evicting)
+        namespace = pod.metadata.namespace
+        namespace_budgets = self._budgets_cache.of(namespace)
+        await self.settle(namespace)
+        verdict = await self._judge(self._round(namespace_budgets), pod, evicting)
         if not verdict.allowed and self._unused(namespace_budgets):
-            await self._take_back(namespace_budgets, pod.metadata.namespace)
-            verdict = self._round(namespace_budgets).judge(pod, evicting=evicting)
+            await self._take_back(namespace_budgets, namespace)
+            await self.settle(namespace)
+            verdict = await self._judge(self._round(namespace_budgets), pod, evicting)
         if not verdict.charged or dry_run:
             return verdict
-        namespace = pod.metadata.namespace
         question = _Question(pod, evicting, asyncio.get_running_loop().create_future())
         self._waiting.setdefault(namespace, []).append(question)
         if namespace not in self._writing:
             task = asyncio.create_task(self._work(namespace), name=f"grants of {namespace}")
             self._writing[namespace] = task
         return await question.answer
+
+    async def settle(self, namespace: str) -> None:
+        """Count what has changed in a namespace, in turns with the others."""
+        await self._turns.slices(namespace, self._budgets_cache.of(namespace).settling())
+
+    async def _judge(self, asked: Round, pod: Pod, evicting: bool) -> DisruptionVerdict:
+        await self._turns.slices(pod.metadata.namespace, asked.preparing(pod))
+        return asked.judge(pod, evicting=evicting)
 
     def _round(self, namespace_budgets: NamespaceBudgets) -> Round:
         return Round(namespace_budgets, self._clock(), strict=True, plain=self._plain)
@@ -132,11 +150,12 @@ class Granting:
         namespace_budgets = self._budgets_cache.of(namespace)
         for _ in range(TRIES):
             batch = [one for one in batch if not one.answer.done()]
+            await self.settle(namespace)
             asked = self._round(namespace_budgets)
             granted: list[tuple[_Question, DisruptionVerdict]] = []
-            room = GRANTS_LIMIT - len(namespace_budgets.ledger.grants)
+            room = GRANTS_LIMIT - len(asked.ledger.grants)
             for question in batch:
-                verdict = asked.judge(question.pod, evicting=question.evicting)
+                verdict = await self._judge(asked, question.pod, question.evicting)
                 if not verdict.charged:
                     _answer(question, verdict)
                 elif len(granted) >= room:
@@ -148,7 +167,7 @@ class Granting:
             if not granted:
                 return
             try:
-                await self._write(namespace_budgets, namespace, granted)
+                await self._write(namespace_budgets, namespace, asked.ledger, granted)
             except (Conflict, AlreadyExists):
                 await self._reread(namespace_budgets, namespace)
                 continue
@@ -162,16 +181,15 @@ class Granting:
         self,
         namespace_budgets: NamespaceBudgets,
         namespace: str,
+        ledger: Ledger,
         granted: list[tuple[_Question, DisruptionVerdict]],
     ) -> None:
         budgets = {budget.key: budget for _, verdict in granted for budget in verdict.judged}
         pods = [question.pod for question, _ in granted]
-        deleted = await self._deleted(namespace_budgets, namespace)
-        wanted = namespace_budgets.ledger.with_grants(
-            pods, budgets.values(), self._clock(), deleted=deleted
-        )
-        if namespace_budgets.ledger.version:
-            meta = {"resourceVersion": namespace_budgets.ledger.version}
+        deleted = await self._deleted(namespace_budgets, ledger, namespace)
+        wanted = ledger.with_grants(pods, budgets.values(), self._clock(), deleted=deleted)
+        if ledger.version:
+            meta = {"resourceVersion": ledger.version}
             spec = wanted.spec()
             spec["judged"] |= dict.fromkeys(deleted)  # None removes a key in a merge patch.
             body = {"metadata": meta, "spec": spec}
@@ -222,14 +240,16 @@ class Granting:
                 grants=len(stayed),
             )
 
-    async def _deleted(self, namespace_budgets: NamespaceBudgets, namespace: str) -> set[str]:
+    async def _deleted(
+        self, namespace_budgets: NamespaceBudgets, ledger: Ledger, namespace: str
+    ) -> set[str]:
         """The budgets that grants were judged by and that are deleted.
 
         One that is not known here may also be newer than what is known here, so it is looked up.
         """
         known = {f"{kind}/{name}" for kind, _, name in namespace_budgets.budgets}
         deleted: set[str] = set()
-        for judged in sorted(namespace_budgets.ledger.judged.keys() - known)[:READS]:
+        for judged in sorted(ledger.judged.keys() - known)[:READS]:
             kind, _, name = judged.partition("/")
             if kind not in _KINDS or names.subdomain(name):
                 deleted.add(judged)

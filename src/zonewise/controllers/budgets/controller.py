@@ -2,9 +2,11 @@
 
 One key is one budget, or one namespace's ledger. A budget is counted when something it is counted
 from changes: its pods, their owners, nodes, grants, itself. Changes are batched, so that a budget
-is written at most once a second however many pods change. *Parallel* are ``workers`` budgets. The
-status is written on the version it was counted from; a change of the budget meanwhile enqueues it
-again.
+is written at most once a second however many pods change, and those of one namespace together at
+most ``WRITES`` times. *Parallel* are ``workers`` budgets, in turns between namespaces; counting
+pauses after each slice, so that no namespace delays another one's budgets, or the renewal of the
+lease. The status is written on the version it was counted from; a change of the budget meanwhile
+enqueues it again. A budget beyond the limit of its namespace is told so once, and not counted.
 
 The baseline is written at once when there is no valid one, because nothing is granted before; after
 that only when the workload is at rest (``rest``). Only the leader runs this, so it has one writer.
@@ -48,6 +50,7 @@ from zonewise.runtime.client.scales import AGAIN as ASK_AGAIN
 from zonewise.runtime.client.scales import Scales
 from zonewise.runtime.controller.controller import Controller, Observe, run_all
 from zonewise.runtime.controller.queue import Queue
+from zonewise.runtime.process.turns import in_slices
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -59,6 +62,7 @@ WorkKey: TypeAlias = tuple[str, str, str]
 LEDGER = "DisruptionLedger"
 GATHER = 0.1
 PACE = 1.0
+WRITES = 20.0
 PRUNE_PAUSE = 15.0
 LABEL = "zonewise.io/budgets"
 ENFORCE = "enforce"
@@ -104,7 +108,7 @@ class BudgetsController:
             self._reconcile,
             cache=context.cache,
             workers=self.settings.workers,
-            queue=Queue(base=FIRST_RETRY, cap=LAST_RETRY, rng=context.rng),
+            queue=Queue(base=FIRST_RETRY, cap=LAST_RETRY, rng=context.rng, lane=_namespace),
             observe=observe,
             rng=context.rng,
         )
@@ -155,17 +159,20 @@ class BudgetsController:
         told = old is not None and new is not None
         asked = not told or old.metadata.generation != new.metadata.generation
         self._soon(key, at_once=asked)
+        if not told:
+            for other in self.budgets_cache.of(item.metadata.namespace).at_limit():
+                self._soon(other, at_once=True)
 
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         item = new or old
         assert item is not None
         namespace_budgets = self.budgets_cache.of(item.metadata.namespace)
-        for budget in namespace_budgets.budgets.values():
-            if budget.plain is None and any(
-                one is not None and budget.selector.matches(one.metadata.labels)
-                for one in (old, new)
-            ):
-                self._soon(budget.key)
+        touched: set[WorkKey] = set()
+        for one in (old, new):
+            if one is not None:
+                touched.update(namespace_budgets.counting(one.metadata.labels))
+        for key in touched:
+            self._soon(key)
 
     def _owner_changed(self, old: Any, new: Any) -> None:
         if old is not None and new is not None and owner_of(old) == owner_of(new):
@@ -190,13 +197,13 @@ class BudgetsController:
             self._all_of(new.metadata.name)
 
     def _all_of(self, namespace: str) -> None:
-        for budget in self.budgets_cache.of(namespace).budgets.values():
-            if budget.plain is None:
-                self._soon(budget.key)
+        for key in self.budgets_cache.of(namespace).within_limit():
+            self._soon(key)
 
     def _soon(self, key: WorkKey, *, at_once: bool = False) -> None:
         last = self._written.get(key, float("-inf"))
-        wait = GATHER if at_once else max(GATHER, last + PACE - self._clock())
+        pace = max(PACE, self.budgets_cache.of(key[1]).counted_number / WRITES)
+        wait = GATHER if at_once else max(GATHER, last + pace - self._clock())
         self.controller.enqueue(key, after=wait)
 
     # What is done.
@@ -217,6 +224,7 @@ class BudgetsController:
                     self._client, waking.waiting(namespace_budgets, gone[0]), self._clock()
                 )
             return None
+        await in_slices(namespace_budgets.settling())
         requested = self.budgets_cache.requested(namespace)
         self.budgets_cache.owners_read(await self._scales.refresh(namespace, requested))
         again = await self._count(namespace_budgets, budget, item)
@@ -245,6 +253,8 @@ class BudgetsController:
             rest.settled = now
         await self._wake(namespace_budgets, budget, standing)
         rows = statuses.domain_rows(standing, known.pods)
+        if namespace_budgets.beyond_limit(key):
+            rows = statuses.closed_rows(item.status.domains)
         text = times.format_time(times.from_epoch(now))
         conditions = item.status.conditions
         for one in self._conditions(standing):
@@ -334,3 +344,8 @@ class BudgetsController:
             return None
         oldest = min(made(one) for one in kept)
         return max(oldest + GRANT_SECONDS - now, 0.0) + PRUNE_PAUSE
+
+
+def _namespace(key: WorkKey) -> str:
+    """Whose turn a key takes."""
+    return key[1]

@@ -29,7 +29,7 @@ from zonewise.disruption.steering import (
     MARK,
     REDUCE_TO,
     SEEN_SECONDS,
-    chosen,
+    choosing,
     is_foreign,
     is_marked,
     reduce_to,
@@ -37,6 +37,7 @@ from zonewise.disruption.steering import (
 from zonewise.disruption.views import ReplicaSetScale
 from zonewise.runtime.controller.controller import Controller, own_key
 from zonewise.runtime.controller.queue import Queue
+from zonewise.runtime.process.turns import in_slices
 
 if TYPE_CHECKING:
     from zonewise.runtime.controller.components import ComponentContext
@@ -64,7 +65,7 @@ class Marking:
             self._reconcile,
             cache=context.cache,
             workers=4,
-            queue=Queue(rng=context.rng),
+            queue=Queue(rng=context.rng, lane=namespace_of),
             rng=context.rng,
         )
         self._sets = self.controller.watches(
@@ -92,7 +93,9 @@ class Marking:
         now = self._clock()
         namespace_budgets = self._budgets_cache.of(key[0])
         spare = size - len(pods)
-        choice = chosen(namespace_budgets, pods, size - wanted - max(spare, 0), now)
+        await in_slices(namespace_budgets.settling())
+        count = size - wanted - max(spare, 0)
+        choice = await in_slices(choosing(namespace_budgets, pods, count, now))
         victims = {pod.metadata.uid for pod in choice.pods}
         steered = [pod for pod in choice.pods if ready(pod)]
         foreign = [pod for pod in steered if is_foreign(pod)]
@@ -116,14 +119,8 @@ class Marking:
 
     def _pods_of(self, item: ReplicaSetScale) -> list[Pod]:
         namespace_budgets = self._budgets_cache.of(item.metadata.namespace)
-        found = [
-            pod
-            for pod in namespace_budgets.pods.values()
-            if active(pod)
-            and (owner := pod.metadata.controller) is not None
-            and owner.uid == item.metadata.uid
-        ]
-        return sorted(found, key=lambda pod: (not is_marked(pod), pod.metadata.name))
+        owned = [pod for pod in namespace_budgets.owned(item.metadata.uid) if active(pod)]
+        return sorted(owned, key=lambda pod: (not is_marked(pod), pod.metadata.name))
 
     async def _mark(self, pod: Pod, cost: str | None) -> None:
         meta = pod.metadata
@@ -152,6 +149,11 @@ class Marking:
             note=f"Pod {pod.metadata.name} has a deletion cost that is not ours and is left alone;"
             " another pod than the one chosen may go",
         )
+
+
+def namespace_of(key: Key) -> str:
+    """Whose turn it takes."""
+    return key[0]
 
 
 def _held(item: ReplicaSetScale) -> tuple[str, ...]:

@@ -61,6 +61,7 @@ from zonewise.disruption.views import OWNERS
 from zonewise.runtime.controller.controller import Controller, Observe, own_key
 from zonewise.runtime.controller.expectations import Expectations
 from zonewise.runtime.controller.queue import Queue
+from zonewise.runtime.process.turns import in_slices
 
 if TYPE_CHECKING:
     from zonewise.runtime.cache.store import Store
@@ -107,12 +108,14 @@ class RolloutsController:
             self._reconcile,
             cache=context.cache,
             workers=settings.workers,
-            queue=Queue(base=FIRST_RETRY, cap=LAST_RETRY, rng=context.rng),
+            queue=Queue(base=FIRST_RETRY, cap=LAST_RETRY, rng=context.rng, lane=_namespace),
             observe=observe,
             rng=context.rng,
         )
         reads = self.controller.reads
-        self._rollouts = self.controller.watches(DomainRollout, own_key)
+        self._rollouts = self.controller.watches(
+            DomainRollout, own_key, indexes={"namespace": _own_namespace, "workload": _workload}
+        )
         self._budgets = reads(TopologyDisruptionBudget)
         self._wrote_rollout: Expectations[Key, DomainRollout] = Expectations(self._rollouts)
         self._wrote_budget: Expectations[Key, TopologyDisruptionBudget] = Expectations(
@@ -145,9 +148,11 @@ class RolloutsController:
             self._all_of(None)
 
     def _all_of(self, namespace: str | None) -> None:
-        for item in self._rollouts:
-            if namespace in (None, item.metadata.namespace):
-                self.controller.enqueue(item.key, after=GATHER)
+        keys = self._rollouts.keys()
+        if namespace is not None:
+            keys = self._rollouts.keys_by("namespace", namespace)
+        for key in keys:
+            self.controller.enqueue(key, after=GATHER)
 
     # What is done.
 
@@ -162,6 +167,7 @@ class RolloutsController:
             return GLANCE
         name = budget_name(item)
         budget = self._budgets.get((key[0], name))
+        await in_slices(self._budgets_cache.of(key[0]).settling())
         view = self._view(item, budget)
         plan = planned(view)
         stands = True
@@ -237,7 +243,7 @@ class RolloutsController:
                 fix="Create it, or delete the rollout.",
             )
         first = min(
-            (one for one in self._rollouts if _same_workload(one, item)),
+            self._rollouts.by("workload", _workload(item)[0]),
             key=lambda one: (one.metadata.creation_timestamp or "", one.metadata.name),
         )
         if first.metadata.name != item.metadata.name:
@@ -369,12 +375,20 @@ def _unheld(workload: RolledWorkload, budget: TopologyDisruptionBudget | None) -
     )
 
 
-def _same_workload(one: DomainRollout, other: DomainRollout) -> bool:
-    return (
-        one.metadata.namespace == other.metadata.namespace
-        and one.spec.workload_ref == other.spec.workload_ref
-        and one.metadata.deletion_timestamp is None
-    )
+def _namespace(key: Key) -> str:
+    """Whose turn a key takes."""
+    return key[0]
+
+
+def _own_namespace(item: DomainRollout) -> tuple[str]:
+    return (item.metadata.namespace,)
+
+
+def _workload(item: DomainRollout) -> tuple[tuple[object, ...]]:
+    """What is rolled out; rollouts that are being deleted stand for themselves."""
+    reference, meta = item.spec.workload_ref, item.metadata
+    leaving = meta.name if meta.deletion_timestamp is not None else ""
+    return ((meta.namespace, reference, leaving),)
 
 
 def _foreign(budget: TopologyDisruptionBudget | None, item: DomainRollout) -> bool:

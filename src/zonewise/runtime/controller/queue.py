@@ -5,9 +5,11 @@ thousand changes of one object cost one run, and memory is bounded by the number
 however fast they are added. A key that is added while a worker has it runs again afterwards: the
 worker may have read the store before the change.
 
-Ready keys are served in order of arrival, in two classes. Low priority is for work that is not
-urgent (the first list, a resync); one low key is served after every ``FAIR`` others, so a busy
-cluster cannot starve it. Adding a low key again with normal priority moves it up.
+Ready keys are served in order of arrival; with ``lane`` in turns around the lanes they belong to,
+so that a namespace with a thousand keys delays another one's by one of them. There are two classes.
+Low priority is for work that is not urgent (the first list, a resync); one low key is served after
+every ``FAIR`` others, so a busy cluster cannot starve it. Adding a low key again with normal
+priority moves it up.
 
 A key waits at most once, until the earliest moment requested: a delay that ends later than an
 existing one is dropped, and starting work on a key drops its remaining delay. The reconciler that
@@ -47,6 +49,53 @@ class QueueStats:
     active: int = 0
 
 
+class Lanes(Generic[K]):
+    """Ready keys with the moments they became so, taken from one lane after the other."""
+
+    def __init__(self, lane: Callable[[K], Hashable]) -> None:
+        self._lane = lane
+        self._lanes: OrderedDict[Hashable, OrderedDict[K, float]] = OrderedDict()
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __contains__(self, key: K) -> bool:
+        return key in self._lanes.get(self._lane(key), ())
+
+    def __setitem__(self, key: K, since: float) -> None:
+        keys = self._lanes.setdefault(self._lane(key), OrderedDict())
+        self._count += key not in keys
+        keys[key] = since
+
+    def pop(self, key: K, default: float | None) -> float | None:
+        """Remove a key, wherever it waits."""
+        lane = self._lane(key)
+        keys = self._lanes.get(lane)
+        if keys is None or key not in keys:
+            return default
+        since = keys.pop(key)
+        self._count -= 1
+        if not keys:
+            del self._lanes[lane]
+        return since
+
+    def popitem(self, *, last: bool) -> tuple[K, float]:
+        """The oldest key of the lane whose turn it is; ``last`` is for lists that have an end."""
+        assert not last
+        lane, keys = self._lanes.popitem(last=False)
+        taken = keys.popitem(last=False)
+        self._count -= 1
+        if keys:
+            self._lanes[lane] = keys
+        return taken
+
+    def clear(self) -> None:
+        """Remove all keys."""
+        self._lanes.clear()
+        self._count = 0
+
+
 class Queue(Generic[K]):
     """A work queue of keys; see the module for what it promises."""
 
@@ -57,6 +106,7 @@ class Queue(Generic[K]):
         cap: float = 300.0,
         clock: Callable[[], float] | None = None,
         rng: random.Random | None = None,
+        lane: Callable[[K], Hashable] | None = None,
     ) -> None:
         self._base = base
         self._cap = cap
@@ -65,8 +115,10 @@ class Queue(Generic[K]):
         self.waited: Callable[[float], None] | None = None
         """Called with how long each key was ready before a worker took it; set it before adding."""
         # The values are the moments at which keys became ready, if ``waited`` is set.
-        self._normal: OrderedDict[K, float] = OrderedDict()
-        self._low: OrderedDict[K, float] = OrderedDict()
+        self._normal: OrderedDict[K, float] | Lanes[K]
+        self._low: OrderedDict[K, float] | Lanes[K]
+        self._normal = OrderedDict() if lane is None else Lanes(lane)
+        self._low = OrderedDict() if lane is None else Lanes(lane)
         # The value says what to do when the worker is done: None nothing, else run again (low?).
         self._active: dict[K, bool | None] = {}
         self._due: dict[K, tuple[float, bool]] = {}

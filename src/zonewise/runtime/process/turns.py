@@ -11,7 +11,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict, deque
-from collections.abc import Hashable, Iterator
+from collections.abc import Generator, Hashable, Iterator
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 class Turns:
@@ -50,7 +53,12 @@ class Turns:
             self._handing = None
 
 
-async def in_slices(work: Iterator[None]) -> None:
+async def in_slices(work: Generator[None, None, T]) -> T:
     """Do work that pauses after each slice, and let the event loop run in each pause."""
-    for _ in work:
+    while True:
+        try:
+            next(work)
+        except StopIteration as done:
+            result: T = done.value
+            return result
         await asyncio.sleep(0)
