@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from zonewise.api.objects.core import Node
 from zonewise.api.objects.pod import Pod
@@ -37,6 +37,8 @@ BUDGETS_LIMIT = 100
 """So many budgets per domain are counted in a namespace."""
 SLICE = 200
 """So many pods are counted before ``settling`` pauses, a few milliseconds."""
+
+_Enlisted: TypeAlias = tuple[Any, Any]
 
 Rank: TypeAlias = tuple[str, str, BudgetKey]
 """When a budget was created, its name and its key."""
@@ -64,7 +66,10 @@ class NamespaceBudgets:
         self._nodes_version = 0
         self._ranked: list[Rank] = []
         """Budgets per domain, the oldest first."""
-        self._selecting: SelectorIndex[BudgetKey] = SelectorIndex()
+        self._plain: SelectorIndex[BudgetKey] = SelectorIndex()
+        self._beyond: SelectorIndex[BudgetKey] = SelectorIndex()
+        self._enlisted: dict[BudgetKey, _Enlisted] = {}
+        """Where each budget is found."""
         self._counts: dict[tuple[Selector, Grouping], SharedCount] = {}
         self._counting: SelectorIndex[SharedCount] = SelectorIndex()
         self._changed: dict[str, Pod | None] = {}
@@ -110,68 +115,72 @@ class NamespaceBudgets:
 
     def put_budget(self, budget: Budget) -> None:
         """Add a budget, or see it changed; only another selector or other domains cost a count."""
-        key, old = budget.key, self.budgets.get(budget.key)
+        key = budget.key
+        old = self.budgets.get(key)
+        if old is not None and _rank(old) != _rank(budget):
+            self.drop_budget(key)
+            old = None
         self.budgets[key] = budget
-        if old is None or old.selector != budget.selector:
-            if old is not None:
-                self._selecting.discard(old.selector, key)
-            self._selecting.add(budget.selector, key)
-        if old is not None and _rank(old) == _rank(budget):
-            if not self.beyond_limit(key):
-                self._share(old, budget)
-            return
-        if old is not None:
-            self._unrank(old)
-        if (rank := _rank(budget)) is not None:
+        rank = _rank(budget)
+        if old is None and rank is not None:
             insort(self._ranked, rank)
-            if not self.beyond_limit(key):
-                self._share(None, budget)
-                if len(self._ranked) > BUDGETS_LIMIT:
-                    self._share(self._at(BUDGETS_LIMIT), None)
+        self._enlist(budget)
+        if old is None:
+            self._enlist_at_limit()
 
     def drop_budget(self, key: BudgetKey) -> None:
         """Remove a budget."""
-        budget = self.budgets.get(key)
-        if budget is not None:
-            self._selecting.discard(budget.selector, key)
-            self._unrank(budget)
-            del self.budgets[key]
-
-    def _unrank(self, budget: Budget) -> None:
-        if (rank := _rank(budget)) is None:
+        budget = self.budgets.pop(key, None)
+        if budget is None:
             return
-        place = bisect_left(self._ranked, rank)
-        del self._ranked[place]
-        if place < BUDGETS_LIMIT:
-            self._share(budget, None)
-            if len(self._ranked) >= BUDGETS_LIMIT:
-                self._share(None, self._at(BUDGETS_LIMIT - 1))
+        self._withdraw(key)
+        if (rank := _rank(budget)) is not None:
+            del self._ranked[bisect_left(self._ranked, rank)]
+            self._enlist_at_limit()
 
-    def _at(self, place: int) -> Budget:
-        return self.budgets[self._ranked[place][2]]
+    def _enlist_at_limit(self) -> None:
+        """After a budget came or went: the one at the limit is counted now, or not any more."""
+        for key in self.at_limit():
+            self._enlist(self.budgets[key])
 
-    def _share(self, old: Budget | None, new: Budget | None) -> None:
-        """Let a budget take part in the count of another selector or grouping, or in none."""
-        before = None if old is None or old.plain is not None else _count_key(old)
-        after = None if new is None or new.plain is not None else _count_key(new)
-        if before == after:
+    def _enlist(self, budget: Budget) -> None:
+        """Let a budget be found by its selector, as what it is now."""
+        key, selector = budget.key, budget.selector
+        where: _Enlisted = (self._plain, selector)
+        if budget.plain is None:
+            where = (self._beyond, selector)
+            if not self.is_beyond_limit(key):
+                where = (self._counting, _count_key(budget))
+        if self._enlisted.get(key) == where:
             return
-        if old is not None and before is not None:
-            count = self._counts[before]
-            self._standings.pop(old.key, None)
-            count.budgets.discard(old.key)
-            if not count.budgets:
-                del self._counts[before]
-                self._counting.discard(before[0], count)
-                self._uncounted.pop(count, None)
-        if new is not None and after is not None:
-            joined = self._counts.get(after)
-            if joined is None:
-                domain_counts = DomainCounts(after[1], self._nodes)
-                joined = self._counts[after] = SharedCount(after[0], domain_counts)
-                self._counting.add(after[0], joined)
-                self._uncounted[joined] = None
-            joined.budgets.add(new.key)
+        self._withdraw(key)
+        self._enlisted[key] = where
+        index, place = where
+        if index is not self._counting:
+            index.add(selector, key)
+            return
+        count = self._counts.get(place)
+        if count is None:
+            domain_counts = DomainCounts(budget.grouping.unguarded, self._nodes)
+            count = self._counts[place] = SharedCount(selector, domain_counts)
+            self._counting.add(selector, count)
+            self._uncounted[count] = None
+        count.budgets.add(key)
+
+    def _withdraw(self, key: BudgetKey) -> None:
+        if (where := self._enlisted.pop(key, None)) is None:
+            return
+        self._standings.pop(key, None)
+        index, place = where
+        if index is not self._counting:
+            index.discard(place, key)
+            return
+        count = self._counts[place]
+        count.budgets.discard(key)
+        if not count.budgets:
+            del self._counts[place]
+            self._counting.discard(count.selector, count)
+            self._uncounted.pop(count, None)
 
     def nodes_changed(self) -> None:
         """Look at every pod's place again."""
@@ -229,7 +238,7 @@ class NamespaceBudgets:
         """The state of a budget, without grants; counted again only if something changed."""
         self._settle()
         budget = self.budgets[key]
-        if self.beyond_limit(key):
+        if self.is_beyond_limit(key):
             return uncounted(budget, BUDGETS_LIMIT), DomainCounts(budget.grouping, self._nodes)
         count = self._counts[_count_key(budget)]
         domain_counts = count.domain_counts
@@ -252,9 +261,17 @@ class NamespaceBudgets:
         return [self.pods[key] for key in self._owned.get(uid, ())]
 
     def covering(self, pod: Pod) -> Sequence[Budget]:
-        """The budgets that select a pod, by name."""
-        selecting = (self.budgets[key] for key in self._selecting.matching(pod.metadata.labels))
-        return sorted(selecting, key=lambda budget: (budget.name, budget.kind))
+        """The budgets that select a pod, by name, without those beyond the limit."""
+        labels = pod.metadata.labels
+        keys = [*self._plain.matching(labels), *self.counting(labels)]
+        return sorted(
+            (self.budgets[key] for key in keys), key=lambda budget: (budget.name, budget.kind)
+        )
+
+    def beyond_limit(self, pod: Pod) -> Iterator[Budget]:
+        """The budgets that select a pod and are not counted, because older ones are many enough."""
+        for key in self._beyond.matching(pod.metadata.labels):
+            yield self.budgets[key]
 
     def counting(self, labels: Mapping[str, str]) -> Iterator[BudgetKey]:
         """The budgets that count pods with these labels."""
@@ -270,7 +287,7 @@ class NamespaceBudgets:
         """How many budgets are counted."""
         return min(len(self._ranked), BUDGETS_LIMIT)
 
-    def beyond_limit(self, key: BudgetKey) -> bool:
+    def is_beyond_limit(self, key: BudgetKey) -> bool:
         """Whether a budget is not counted, because older ones are many enough."""
         if len(self._ranked) <= BUDGETS_LIMIT:
             return False

@@ -20,7 +20,7 @@ can be drained under it. Workload controllers it holds as any other: what they d
 or a scale-down, and they may see a new revision before this process does. Only the pods that a
 StatefulSet is scaled down by are let go: the set cannot take others in their place.
 
-Budgets beyond the limit of their namespace are not counted and refuse; the first of them is named.
+Budgets beyond the limit of their namespace are not counted and refuse; one of them is named.
 
 Plain PodDisruptionBudgets are judged by their status, as the API server does. Two of them on a pod
 are refused, as there, unless a third one has a term.
@@ -29,7 +29,7 @@ are refused, as there, unless a third one has a term.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -83,15 +83,16 @@ class CountedBudgets(Protocol):
 
     owners: Owners
     ledger: Ledger
+    budgets: dict[BudgetKey, Budget]
 
     def covering(self, pod: Pod) -> Sequence[Budget]:
-        """The budgets that select a pod, by name."""
+        """The budgets that select a pod, by name, without those that are not counted."""
 
     def counted(self, key: BudgetKey) -> tuple[BudgetStanding, DomainCounts]:
         """The state of a budget, without grants."""
 
-    def beyond_limit(self, key: BudgetKey) -> bool:
-        """Whether a budget is not counted, because its namespace has too many."""
+    def beyond_limit(self, pod: Pod) -> Iterable[Budget]:
+        """The budgets that select a pod and are not counted: its namespace has too many."""
 
 
 class Round:
@@ -121,15 +122,12 @@ class Round:
 
         What changes in a pause does not change the standings that this round has.
         """
-        while left := [
-            budget.key
-            for budget in self._counted_budgets.covering(pod)
-            if budget.plain is None
-            and budget.key not in self._standings
-            and not self._counted_budgets.beyond_limit(budget.key)
-        ]:
-            for key in left[:AT_ONCE]:
-                self._counted(key)
+        covering = self._counted_budgets.covering(pod)
+        left = [one.key for one in covering if one.plain is None and one.key not in self._standings]
+        for start in range(0, len(left), AT_ONCE):
+            for key in left[start : start + AT_ONCE]:
+                if key in self._counted_budgets.budgets:
+                    self._counted(key)
             yield
 
     def standing(self, key: BudgetKey) -> BudgetStanding:
@@ -153,16 +151,13 @@ class Round:
         blockers = plain_blockers(pod, covering)
         if not blockers and self._is_granted(pod):
             return DisruptionVerdict(True, False, _reason(GRANTED, pod, "was granted already"))
-        enforced = [budget for budget in covering if budget.plain is None and budget.enforced]
-        beyond = [one for one in enforced if self._counted_budgets.beyond_limit(one.key)]
-        skipped = {budget.key for budget in beyond}
         answers = [
             answer
-            for budget in enforced
-            if budget.key not in skipped
+            for budget in covering
+            if budget.plain is None and budget.enforced
             for answer in self._ask(budget, pod, evicting)
         ]
-        answers += self._beyond_limit(beyond, pod, evicting)
+        answers += self._beyond_limit(pod, evicting)
         plain = [budget for budget in covering if budget.plain is not None]
         if not plain and not answers:
             why = "is not covered by any budget that is in force where it runs"
@@ -263,12 +258,14 @@ class Round:
             return (Blocker(budget.name, budget.kind, place.domain, f"{budget.name}: {why}"),)
         return (budget,)
 
-    def _beyond_limit(self, budgets: Sequence[Budget], pod: Pod, evicting: bool) -> list[Blocker]:
-        """The first of the budgets beyond their namespace's limit that guards a pod.
+    def _beyond_limit(self, pod: Pod, evicting: bool) -> list[Blocker]:
+        """A budget beyond its namespace's limit that guards a pod.
 
         One is enough to refuse, and there may be thousands.
         """
-        for budget in budgets:
+        for budget in self._counted_budgets.beyond_limit(pod):
+            if not budget.enforced:
+                continue
             if not ready(pod) and (not evicting or budget.always_allow):
                 continue
             standing, domain_counts = self._counted_budgets.counted(budget.key)

@@ -68,7 +68,10 @@ class Clamp:
         held = any(
             budget.plain is None and budget.enforced
             for pod in pods
-            for budget in namespace_budgets.covering(pod)
+            for budget in (
+                *namespace_budgets.covering(pod),
+                *namespace_budgets.beyond_limit(pod),
+            )
         )
         if not held:
             return wanted

@@ -253,7 +253,7 @@ class BudgetsController:
             rest.settled = now
         await self._wake(namespace_budgets, budget, standing)
         rows = statuses.domain_rows(standing, known.pods)
-        if namespace_budgets.beyond_limit(key):
+        if namespace_budgets.is_beyond_limit(key):
             rows = statuses.closed_rows(item.status.domains)
         text = times.format_time(times.from_epoch(now))
         conditions = item.status.conditions
