@@ -245,7 +245,7 @@ async def test_unknown_namespaces_leave_nothing_behind() -> None:
     async with field(3, *"abc") as town:
         await town.budget(maxUnavailable=1)
         asked = Asked(town, "enforce")
-        clamp = Clamp(asked.gate.budgets_cache, lambda: EPOCH)
+        clamp = Clamp(asked.gate.budgets_cache, lambda: EPOCH, asked.gate.turns)
         await asyncio.sleep(5)
         known = set(asked.gate.budgets_cache.by_namespace)
         for number in range(100):
