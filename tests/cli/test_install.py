@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, get_args
 
@@ -14,6 +15,7 @@ from tests.cli.run_program import here
 
 from zonewise.api import EndpointSlice, Node, Service
 from zonewise.api.values import quantity
+from zonewise.apiserver.auth.identity import Identity
 from zonewise.apiserver.server import ApiServer
 from zonewise.controllers.hints.decided import DecidedService
 from zonewise.controllers.hints.metrics import HintsMetrics
@@ -45,25 +47,143 @@ def kinds(objects: list[dict[str, Any]]) -> list[str]:
     return [item["kind"] for item in objects]
 
 
+def named(objects: list[dict[str, Any]], kind: str) -> dict[str, dict[str, Any]]:
+    """The objects of a kind, by name."""
+    return {item["metadata"]["name"]: item for item in objects if item["kind"] == kind}
+
+
 def test_by_default_nothing_is_changed(capsys: Capture) -> None:
     """Without a mode the programs look on: no right to write slices, no webhook on them."""
     objects = printed(capsys)
     assert kinds(objects) == [
         "Namespace",
         "CustomResourceDefinition",
-        "ServiceAccount",
-        "ClusterRole",
-        "ClusterRoleBinding",
-        "Role",
-        "RoleBinding",
+        *["ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"] * 3,
+        *["ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"] * 2,
         "PriorityClass",
-        "PodDisruptionBudget",
-        "Service",
-        "Deployment",
+        *["PodDisruptionBudget", "Service", "NetworkPolicy", "Deployment"] * 2,
         "ValidatingWebhookConfiguration",
     ]
-    (slices,) = [r for r in objects[3]["rules"] if r["resources"] == ["endpointslices"]]
+    rights = [rule for role in named(objects, "ClusterRole").values() for rule in role["rules"]]
+    (slices,) = [rule for rule in rights if rule["resources"] == ["endpointslices"]]
     assert slices["verbs"] == ["list", "watch"]
+
+
+def test_each_program_has_an_account_of_its_own(capsys: Capture) -> None:
+    """Neither the controller nor the webhook may do what only the other does."""
+    objects = printed(capsys, "--endpointslices", "adopt", "--budgets", "enforce")
+    deployments = named(objects, "Deployment")
+    accounts = {
+        name: deployment["spec"]["template"]["spec"]["serviceAccountName"]
+        for name, deployment in deployments.items()
+    }
+    assert accounts == {"zonewise": "zonewise", "zonewise-webhook": "zonewise-webhook"}
+    writes = {
+        name: {
+            resource
+            for kind in ("ClusterRole", "Role")
+            for rule in named(objects, kind)[name]["rules"]
+            for resource in rule["resources"]
+            if {"create", "update", "patch", "delete"} & set(rule["verbs"])
+        }
+        for name in accounts
+    }
+    assert writes["zonewise"] & writes["zonewise-webhook"] == {"disruptionledgers"}
+    assert writes["zonewise-webhook"] == {
+        "disruptionledgers",
+        "mutatingwebhookconfigurations",
+        "secrets",
+        "validatingwebhookconfigurations",
+    }
+    for kind in ("ClusterRoleBinding", "RoleBinding"):
+        for name, binding in named(objects, kind).items():
+            assert [subject["name"] for subject in binding["subjects"]] == [name]
+
+
+OWN_FIELDS_ONLY = {"podlocators", "topologydisruptionbudgets/status", "domainrollouts/status"}
+"""What the controller writes of kinds that are ours from beginning to end."""
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_whatever_may_be_patched_is_limited_to_fields(capsys: Capture, role: Role) -> None:
+    """Each right to change an object that is not ours comes with a policy for that resource."""
+    objects = printed(capsys, "--endpointslices", role, "--budgets", "enforce")
+    limited = {
+        resource
+        for policy in named(objects, "ValidatingAdmissionPolicy").values()
+        for rule in policy["spec"]["matchConstraints"]["resourceRules"]
+        for resource in rule["resources"]
+    }
+    patched = {
+        resource
+        for cluster_role in named(objects, "ClusterRole").values()
+        for rule in cluster_role["rules"]
+        for resource in rule["resources"]
+        if {"update", "patch"} & set(rule["verbs"])
+    }
+    assert patched - limited == OWN_FIELDS_ONLY | {"disruptionledgers", "events"}
+    bindings = named(objects, "ValidatingAdmissionPolicyBinding")
+    assert set(bindings) == set(named(objects, "ValidatingAdmissionPolicy"))
+    for name, binding in bindings.items():
+        assert (binding["spec"]["policyName"], binding["spec"]["validationActions"]) == (
+            name,
+            ["Deny"],
+        )
+
+
+def test_who_may_connect(capsys: Capture) -> None:
+    """NetworkPolicies let in networks and namespaces that were named; unnamed ports say so."""
+    networks = ("--webhook-from", "10.0.0.0/28", "--webhook-from", "kube-system")
+    objects = printed(capsys, *networks, "--metrics-from", "monitoring")
+    webhook, controller = (
+        named(objects, "NetworkPolicy")[name] for name in ("zonewise-webhook", "zonewise")
+    )
+    monitoring = {
+        "ports": [{"port": "metrics", "protocol": "TCP"}],
+        "from": [_namespace("monitoring")],
+    }
+    api_servers = {
+        "ports": [{"port": "webhook", "protocol": "TCP"}],
+        "from": [{"ipBlock": {"cidr": "10.0.0.0/28"}}, _namespace("kube-system")],
+    }
+    assert webhook["spec"]["ingress"] == [api_servers, monitoring]
+    assert controller["spec"]["ingress"] == [monitoring]
+    assert "annotations" not in webhook["metadata"]
+    for name, policy in named(objects, "NetworkPolicy").items():
+        pod = named(objects, "Deployment")[name]["spec"]["template"]
+        assert policy["spec"]["podSelector"]["matchLabels"] == pod["metadata"]["labels"]
+    unnamed = named(printed(capsys), "NetworkPolicy")["zonewise-webhook"]
+    assert [list(rule) for rule in unnamed["spec"]["ingress"]] == [["ports"], ["ports"]]
+    (note,) = unnamed["metadata"]["annotations"].values()
+    assert "open to everybody" in note
+    assert "--webhook-from and --metrics-from" in note
+
+
+def _namespace(name: str) -> dict[str, Any]:
+    return {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": name}}}
+
+
+def test_client_certificates_are_required(capsys: Capture, tmp_path: Path) -> None:
+    """--webhook-client-ca: the authority of a file, or of a ConfigMap that exists, is mounted."""
+    identity = Identity(tmp_path, host="127.0.0.1", now=datetime(2026, 1, 1, tzinfo=UTC))
+    file = tmp_path / "client-ca.crt"
+    file.write_text(identity.authority_pem)
+    objects = printed(capsys, "--webhook-client-ca", str(file))
+    (config_map,) = named(objects, "ConfigMap").values()
+    assert config_map["data"] == {"ca.crt": file.read_text()}
+    existing = printed(capsys, "--webhook-client-ca", "configmap/api-servers")
+    assert not named(existing, "ConfigMap")
+    for made, name in ((objects, config_map["metadata"]["name"]), (existing, "api-servers")):
+        pods = {
+            name: deployment["spec"]["template"]["spec"]
+            for name, deployment in named(made, "Deployment").items()
+        }
+        (container,) = pods["zonewise-webhook"]["containers"]
+        (mount,) = container["volumeMounts"]
+        assert f"--client-ca={mount['mountPath']}/ca.crt" in container["args"]
+        (volume,) = pods["zonewise-webhook"]["volumes"]
+        assert volume == {"name": mount["name"], "configMap": {"name": name}}
+        assert "volumes" not in pods["zonewise"]
 
 
 def test_flags_reach_the_programs(capsys: Capture) -> None:
@@ -73,21 +193,22 @@ def test_flags_reach_the_programs(capsys: Capture) -> None:
         *("-n", "elsewhere", "--image", "mine:1", "--replicas", "3", "--endpointslices", "own"),
         *("--namespace-selector", "rollout=yes", "--missing-cpu", "equal"),
     )
-    deployment = next(item for item in objects if item["kind"] == "Deployment")
-    assert deployment["metadata"]["namespace"] == "elsewhere"
-    assert deployment["spec"]["replicas"] == 3
-    for container in deployment["spec"]["template"]["spec"]["containers"]:
+    for deployment in named(objects, "Deployment").values():
+        assert deployment["metadata"]["namespace"] == "elsewhere"
+        assert deployment["spec"]["replicas"] == 3
+        (container,) = deployment["spec"]["template"]["spec"]["containers"]
         assert container["image"] == "mine:1"
         assert container["args"][0] == container["name"]
         assert "--endpointslices=own" in container["args"]
         assert container["args"][-2:] == ["--namespace-selector=rollout=yes", "--missing-cpu=equal"]
-    assert "namespaces" in objects[3]["rules"][0]["resources"]
+    rules = named(objects, "ClusterRole")["zonewise"]["rules"]
+    assert {"apiGroups": [""], "resources": ["namespaces"], "verbs": ["list", "watch"]} in rules
 
 
 def test_memory_is_limited(capsys: Capture) -> None:
     """Each program has a limit of memory above what it requests, and none of CPU."""
-    deployment = next(item for item in printed(capsys) if item["kind"] == "Deployment")
-    for container in deployment["spec"]["template"]["spec"]["containers"]:
+    for deployment in named(printed(capsys), "Deployment").values():
+        (container,) = deployment["spec"]["template"]["spec"]["containers"]
         requests, limits = (container["resources"][part] for part in ("requests", "limits"))
         assert set(limits) == {"memory"}
         assert quantity.value(limits["memory"]) >= 2 * quantity.value(requests["memory"])
@@ -100,6 +221,13 @@ def test_bad_flags_are_refused(capsys: Capture) -> None:
         ("--feature-gates", "X=true"),
         ("--replicas", "0"),
         ("-n", "Bad_Name"),
+        ("--webhook-from", "10.0.0.0/33"),
+        ("--webhook-from", "10.0.0.1/28"),
+        ("--metrics-from", "Bad_Name"),
+        ("--webhook-client-ca", "no-such-file"),
+        ("--webhook-client-ca", "/dev/null"),
+        ("--webhook-client-ca", "configmap/"),
+        ("--budgets", "enforce", "--gated-user", ""),
     ):
         result = here(capsys, "install", *flags)
         assert (result.code, result.out) == (2, "")
@@ -185,9 +313,9 @@ def test_rollouts_come_with_budgets(capsys: Capture) -> None:
     assert "domainrollouts.zonewise.io" in observed
     assert 'pods/eviction"], "verbs": ["create"' not in observed
     objects = printed(capsys, "--budgets", "enforce")
-    (role,) = [one for one in objects if one["kind"] == "ClusterRole"]
     rights = {
         (resource, verb)
+        for role in named(objects, "ClusterRole").values()
         for rule in role["rules"]
         for resource in rule["resources"]
         for verb in rule["verbs"]
@@ -274,6 +402,9 @@ def test_a_name_server_is_printed_only_if_asked_for(capsys: Capture) -> None:
         (("--proxy", "--dns", "--budgets", "observe"), "--budgets, --dns are not for --proxy"),
         (("--proxy", "--replicas", "3"), "--replicas is not for --proxy"),
         (("--proxy", "--backend", "embedded"), "--backend is not for --proxy"),
+        (("--csi", "--webhook-from", "10.0.0.0/8"), "--webhook-from is not for --csi"),
+        (("--proxy", "--metrics-from", "monitoring"), "--metrics-from is not for --proxy"),
+        (("--proxy", "--webhook-client-ca", "ca.crt"), "--webhook-client-ca is not for --proxy"),
         (("--gated-user", "me"), "--gated-user has no effect without --budgets"),
     ],
 )

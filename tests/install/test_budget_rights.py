@@ -1,7 +1,8 @@
 """The rights that come with ``--budgets enforce`` are enough, and not one of them is idle.
 
 Budgets are counted, granted from and woken, a held ReplicaSet is made smaller, and a StatefulSet is
-rolled out to its end, all under the installed service account. Nobody but the test moves pods.
+rolled out to its end, all under the installed service accounts and the printed policies. Nobody but
+the test moves pods.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from contextlib import suppress
 import pytest
 from tests.controllers.budgets.budgeted import NS, Field
 from tests.embedded.virtual_cluster import EPOCH, VirtualCluster, virtual_cluster
-from tests.install.test_rights import ACCOUNT, Watched, installed, without
+from tests.install.test_rights import Accounts, Verb, each_verb, installed, until_refused, without
 from tests.webhook.test_gate import request
 
 from zonewise.api import (
@@ -29,21 +30,25 @@ from zonewise.api import (
     convert,
 )
 from zonewise.api.errors import ZonewiseError
+from zonewise.api.objects.admissionregistration import (
+    MutatingWebhookConfiguration,
+    ValidatingWebhookConfiguration,
+)
 from zonewise.api.objects.apps import ReplicationController
 from zonewise.api.values import times
-from zonewise.apiserver.http.local_transport import LocalTransport
 from zonewise.components.workloads.jobs.views import Job
 from zonewise.controllers.budgets import BudgetsController
+from zonewise.controllers.budgets.controller import PRUNE_PAUSE
 from zonewise.controllers.rollouts import RolloutsController
+from zonewise.disruption.ledger import GRANT_SECONDS
 from zonewise.install import Installation, Obj, manifests
-from zonewise.install.rights import _budgets
-from zonewise.install.wanted import NAME
+from zonewise.install.wanted import NAME, WEBHOOK
 from zonewise.runtime.cache.cache import Cache
-from zonewise.runtime.client.client import Client
 from zonewise.runtime.client.watch import WatchOptions
 from zonewise.runtime.controller.components import ComponentContext
 from zonewise.runtime.controller.controller import run_all
 from zonewise.runtime.controller.recorder import Recorder
+from zonewise.runtime.webhook.certificates import Certificates
 from zonewise.webhook import DisruptionGate
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
@@ -51,12 +56,14 @@ pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
 WANTED = Installation(budgets="enforce")
 
 
-def each_verb() -> Iterator[tuple[int, str, str]]:
-    """Every right that budgets add: number of the rule, resource, verb."""
-    for number, rule in enumerate(_budgets(WANTED)):
-        for resource in rule["resources"]:
-            for verb in rule["verbs"]:
-                yield number, resource, verb
+def of_budgets() -> Iterator[Verb]:
+    """Every right that budgets add."""
+    plain = {(less.account, less.resource, less.verb) for less in each_verb(Installation())} | {
+        (NAME, "namespaces", "watch")
+    }
+    for less in each_verb(WANTED):
+        if (less.account, less.resource, less.verb) not in plain:
+            yield less
 
 
 async def rolled(town: Field) -> None:
@@ -126,26 +133,41 @@ async def unwatched(town: Field) -> list[Object]:
     ]
 
 
-async def life(cluster: VirtualCluster, transport: Watched) -> None:
-    """Everything budgets and rollouts ever do."""
+async def life(cluster: VirtualCluster, accounts: Accounts) -> set[str]:
+    """Everything budgets and rollouts ever do; returns the pods that were granted."""
     loop, rng = asyncio.get_running_loop(), random.Random(3)
 
     def clock() -> float:
         return EPOCH + loop.time()
 
-    client = Client(transport, field_manager=NAME)
-    cache = Cache(client, options=WatchOptions(watch_list=False))
+    client = accounts.controller
+    cache, webhook_cache = (
+        Cache(one, options=WatchOptions(watch_list=False)) for one in (client, accounts.webhook)
+    )
     now = lambda: times.from_epoch(clock())  # noqa: E731
     recorder = Recorder(client, controller=NAME, instance=NAME, now=now, rng=rng)
     context = ComponentContext(client=client, cache=cache, recorder=recorder, clock=clock, rng=rng)
     budgets = BudgetsController(context)
     rollouts = RolloutsController(context, budgets_cache=budgets.budgets_cache)
-    gate = DisruptionGate(cache, client, clock)
+    gate = DisruptionGate(webhook_cache, accounts.webhook, clock)
     town = Field(cluster)
     await town.build(3)
     for zone in "aabbcc":
         await town.pod(zone)
-    work = asyncio.create_task(run_all(cache.run(), recorder.run(), budgets.run(), rollouts.run()))
+    certificates = Certificates(
+        accounts.webhook,
+        secret=WEBHOOK,
+        namespace=NAME,
+        hosts=["localhost"],
+        configurations=[
+            (ValidatingWebhookConfiguration, NAME),
+            (MutatingWebhookConfiguration, NAME),
+        ],
+        serve=lambda certificate, key: None,
+        rng=rng,
+    )
+    parts = (cache, webhook_cache, recorder, budgets, rollouts, certificates)
+    work = asyncio.create_task(run_all(*(part.run() for part in parts)))
     try:
         await town.budget(minAvailable=2)
         await asyncio.sleep(5)
@@ -172,9 +194,15 @@ async def life(cluster: VirtualCluster, transport: Watched) -> None:
         group = await town.client.get(StatefulSet, "db", NS)
         await database(town, group.metadata.uid, "2")
         await asyncio.sleep(10)
+        ledgers = await town.client.list(DisruptionLedger, NS)
+        granted = {grant.pod for ledger in ledgers for grant in ledger.spec.grants}
         for owner in await unwatched(town):
             await town.pod("a", owner=owner)
         await asyncio.sleep(10)
+        with suppress(ZonewiseError):
+            await gate.eviction(request(name="web-1", operation="CREATE", object={}, dryRun=True))
+        await asyncio.sleep(GRANT_SECONDS + PRUNE_PAUSE)
+        return granted
     finally:
         work.cancel()
         await asyncio.gather(work, return_exceptions=True)
@@ -184,11 +212,12 @@ async def test_what_is_printed_is_enough() -> None:
     """Under the printed roles nothing is refused, and everything was done."""
     async with virtual_cluster({}) as cluster:
         await installed(cluster, manifests(WANTED))
-        transport = Watched(LocalTransport(cluster.server.handle, ACCOUNT))
-        await life(cluster, transport)
-        assert transport.refused == []
+        accounts = Accounts.of(cluster)
+        granted = await life(cluster, accounts)
+        assert accounts.refusals.refused == []
+        assert granted == {"web-1", "web-3"}
         (ledger,) = await cluster.client.list(DisruptionLedger, NS)
-        assert {grant.pod for grant in ledger.spec.grants} == {"web-1", "web-3"}
+        assert ledger.spec.grants == ()
         assert (await cluster.client.get(ReplicaSet, "web", NS)).spec.replicas == 1
         rollout = await cluster.client.get(DomainRollout, "db", NS)
         assert rollout.status.reason == "UpToDate"
@@ -201,18 +230,13 @@ async def test_what_is_printed_is_enough() -> None:
         assert group.status.current_revision == "2"
 
 
-@pytest.mark.parametrize(("number", "resource", "verb"), list(each_verb()))
-async def test_one_verb_less_fails(number: int, resource: str, verb: str) -> None:
+@pytest.mark.parametrize("less", list(of_budgets()), ids=str)
+async def test_one_verb_less_fails(less: Verb) -> None:
     """Whichever verb is taken from them, something that budgets or rollouts do is refused."""
     async with virtual_cluster({}) as cluster:
-        less = without(manifests(WANTED), "ClusterRole", number, resource, verb)
-        await installed(cluster, less)
-        transport = Watched(LocalTransport(cluster.server.handle, ACCOUNT))
-        work = asyncio.create_task(life(cluster, transport))
-        refused = asyncio.create_task(transport.first.wait())
-        await asyncio.wait([work, refused], return_when=asyncio.FIRST_COMPLETED)
-        for task in (work, refused):
-            task.cancel()
-        await asyncio.gather(work, refused, return_exceptions=True)
-        assert transport.refused
-        assert all(resource.partition("/")[0] in path for path in transport.refused)
+        await installed(cluster, without(manifests(WANTED), less))
+        accounts = Accounts.of(cluster)
+        await until_refused(life(cluster, accounts), accounts.refusals)
+        refused = accounts.refusals.refused
+        assert refused
+        assert all(less.resource.partition("/")[0] in path for path in refused)

@@ -9,7 +9,7 @@ import pytest
 
 from zonewise.api.values import quantity
 from zonewise.install.hooks import configurations
-from zonewise.install.wanted import BudgetsMode, Installation
+from zonewise.install.wanted import WEBHOOK, BudgetsMode, Installation
 from zonewise.install.workload import workload
 from zonewise.machinery.cel.match_conditions import conditions_of
 
@@ -23,9 +23,11 @@ OWNED: Obj = {
 }
 
 
-def hooks(budgets: BudgetsMode = "enforce") -> dict[str, Obj]:
+def hooks(
+    budgets: BudgetsMode = "enforce", gated_user: str = "system:serviceaccount:argo:rollouts"
+) -> dict[str, Obj]:
     """The webhooks by their path."""
-    wanted = Installation(budgets=budgets, gated_users=("system:serviceaccount:argo:rollouts",))
+    wanted = Installation(budgets=budgets, gated_users=(gated_user,))
     return {
         hook["clientConfig"]["service"]["path"]: hook
         for one in configurations(wanted)
@@ -66,6 +68,25 @@ def test_whose_deletions_are_asked_about(user: str, gated: bool) -> None:
     assert asked(hook, user, None, OWNED, "DELETE") is gated
     leaving = {"metadata": {**OWNED["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"}}
     assert not asked(hook, user, None, leaving, "DELETE")
+
+
+@pytest.mark.parametrize(
+    "user",
+    [
+        "o'brien",
+        'the "owner"',
+        "back\\slash\\",
+        "two\nlines\t\x00",
+        "x'] || true || 'x' in ['",
+        'x"] || true || "x" in ["',
+        "zoë \N{GRINNING FACE}",
+    ],
+)
+def test_a_gated_user_may_have_any_name(user: str) -> None:
+    """Whatever is in a name is part of the name: its user is gated, and nobody else is by it."""
+    hook = hooks(gated_user=user)["/deletions"]
+    assert asked(hook, user, None, OWNED, "DELETE")
+    assert not asked(hook, "kubernetes-admin", None, OWNED, "DELETE")
 
 
 def test_pods_of_nobody_are_not_asked_about() -> None:
@@ -132,9 +153,10 @@ def test_a_gate_has_room_for_every_pod() -> None:
 
     def limit(budgets: BudgetsMode) -> Fraction:
         made = workload(Installation(budgets=budgets))
-        (deployment,) = [one for one in made if one["kind"] == "Deployment"]
-        containers = deployment["spec"]["template"]["spec"]["containers"]
-        (webhook,) = [one for one in containers if one["name"] == "webhook"]
+        (deployment,) = [
+            one for one in made if (one["kind"], one["metadata"]["name"]) == ("Deployment", WEBHOOK)
+        ]
+        (webhook,) = deployment["spec"]["template"]["spec"]["containers"]
         return quantity.value(webhook["resources"]["limits"]["memory"])
 
     assert limit("off") < 2 * 415_000_000 <= limit("observe") == limit("enforce")

@@ -1,6 +1,7 @@
 """The printed roles are enough for all that the programs do, and not one verb of them is idle.
 
-The programs' parts run under the installed service account on an embedded server, in virtual time,
+The programs' parts run under the installed service accounts, the controller's and the webhook's, on
+an embedded server on which the printed policies are in force, in virtual time,
 through a life in which each of them does everything it ever does: slices are created, changed and
 deleted, hints come and go often enough for events to be counted up, the lease is taken, renewed and
 given back, the certificate is made, published and taken into use.
@@ -11,13 +12,14 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 from tests.embedded.virtual_cluster import EPOCH, VirtualCluster, virtual_cluster
 from tests.explain.dumps import AUTO, endpoint, node, part, pod, service
+from tests.install.enforced import enforce
 
 from zonewise.api import EndpointSlice, Event, Node, Pod, Service, convert
 from zonewise.api.objects.admissionregistration import (
@@ -44,9 +46,9 @@ from zonewise.webhook import HintInjection
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
 
-ACCOUNT = User(
-    f"system:serviceaccount:{NAME}:{NAME}",
-    ("system:serviceaccounts", f"system:serviceaccounts:{NAME}", "system:authenticated"),
+GROUPS = ("system:serviceaccounts", f"system:serviceaccounts:{NAME}", "system:authenticated")
+CONTROLLER_USER, WEBHOOK_USER = (
+    User(f"system:serviceaccount:{NAME}:{account}", GROUPS) for account in (NAME, WEBHOOK)
 )
 ROLES = ("ClusterRole", "Role")
 BOX = [{"name": "box", "image": "box"}]
@@ -60,40 +62,85 @@ KINDS: dict[str, type[Any]] = {
 
 
 @dataclass
-class Watched:
-    """A transport that notes what was refused."""
+class Refusals:
+    """What was refused to any of the programs."""
 
-    below: LocalTransport
     refused: list[str] = field(default_factory=list)
     first: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+@dataclass
+class Watched:
+    """A transport of one account that notes what was refused."""
+
+    below: LocalTransport
+    refusals: Refusals
 
     async def send(self, request: Request) -> Response:
         """Pass it on."""
         response = await self.below.send(request)
         if response.status == 403:
-            self.refused.append(f"{request.method} {request.path}")
-            self.first.set()
+            self.refusals.refused.append(f"{request.method} {request.path}")
+            self.refusals.first.set()
         return response
 
     async def close(self) -> None:
         """Nothing is open."""
 
 
-def each_verb() -> Iterator[tuple[Choice, str, int, str, str]]:
-    """Every right that is printed: mode, kind of role, number of the rule, resource, verb."""
-    for choice in ("own", "adopt"):
-        for item in manifests(Installation(role=choice)):
-            if item["kind"] in ROLES:
-                for number, rule in enumerate(item["rules"]):
-                    for resource in rule["resources"]:
-                        for verb in rule["verbs"]:
-                            yield choice, item["kind"], number, resource, verb
+@dataclass
+class Accounts:
+    """The clients of the two programs, and what either was refused."""
+
+    controller: Client
+    webhook: Client
+    refusals: Refusals
+
+    @classmethod
+    def of(cls, cluster: VirtualCluster) -> Accounts:
+        """On a cluster where they are installed."""
+        refusals = Refusals()
+        controller, webhook = (
+            Client(Watched(LocalTransport(cluster.server.handle, user), refusals))
+            for user in (CONTROLLER_USER, WEBHOOK_USER)
+        )
+        return cls(controller, webhook, refusals)
 
 
-def without(objects: list[Obj], kind: str, number: int, resource: str, verb: str) -> list[Obj]:
+@dataclass(frozen=True)
+class Verb:
+    """One verb on one resource of a printed role."""
+
+    kind: str
+    account: str
+    number: int
+    resource: str
+    verb: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}-{self.account}-{self.number}-{self.resource}-{self.verb}"
+
+
+def each_verb(wanted: Installation) -> Iterator[Verb]:
+    """Every right that is printed."""
+    for item in manifests(wanted):
+        if item["kind"] in ROLES:
+            for number, rule in enumerate(item["rules"]):
+                for resource in rule["resources"]:
+                    for verb in rule["verbs"]:
+                        name = item["metadata"]["name"]
+                        yield Verb(item["kind"], name, number, resource, verb)
+
+
+def without(objects: list[Obj], less: Verb) -> list[Obj]:
     """The manifests with one verb on one resource less."""
     changed: list[Obj] = json.loads(json.dumps(objects))
-    rules = next(item["rules"] for item in changed if item["kind"] == kind)
+    number, resource, verb = less.number, less.resource, less.verb
+    rules = next(
+        item["rules"]
+        for item in changed
+        if (item["kind"], item["metadata"]["name"]) == (less.kind, less.account)
+    )
     rule = rules[number]
     rules[number] = rule | {"verbs": [one for one in rule["verbs"] if one != verb] or ["none"]}
     others = [one for one in rule["resources"] if one != resource]
@@ -103,10 +150,18 @@ def without(objects: list[Obj], kind: str, number: int, resource: str, verb: str
 
 
 async def installed(cluster: VirtualCluster, objects: list[Obj]) -> None:
-    """Apply everything; nobody answers the webhooks, so nobody is to ask them."""
-    for item in json.loads(json.dumps(objects)):
+    """Apply everything; nobody answers the webhooks, so nobody is to ask them. Policies are obeyed."""
+    enforce(cluster.server, objects)
+    unasked = json.loads(json.dumps(objects))
+    for item in unasked:
         for webhook in item.get("webhooks", ()):
             webhook["rules"][0]["resources"] = ["nothing"]
+    await create(cluster, unasked)
+
+
+async def create(cluster: VirtualCluster, objects: list[Obj]) -> None:
+    """Create objects of any kind."""
+    for item in objects:
         served = cluster.server.registry.of(item["apiVersion"], item["kind"])
         assert served is not None
         path = served.kind.resource.path(item["metadata"].get("namespace", ""))
@@ -131,15 +186,17 @@ async def forever() -> None:
     await asyncio.Event().wait()
 
 
-async def life(cluster: VirtualCluster, transport: Watched, choice: Choice) -> None:
+async def life(cluster: VirtualCluster, accounts: Accounts, choice: Choice) -> None:
     """Everything the programs ever do."""
     loop, rng = asyncio.get_running_loop(), random.Random(2)
 
     def clock() -> float:
         return EPOCH + loop.time()
 
-    client = Client(transport, field_manager=NAME)
-    cache = Cache(client, options=WatchOptions(watch_list=False))
+    client = accounts.controller
+    cache, webhook_cache = (
+        Cache(one, options=WatchOptions(watch_list=False)) for one in (client, accounts.webhook)
+    )
     recorder = Recorder(
         client, controller=NAME, instance=NAME, now=lambda: times.from_epoch(clock()), rng=rng
     )
@@ -148,12 +205,12 @@ async def life(cluster: VirtualCluster, transport: Watched, choice: Choice) -> N
         settings=HintsSettings(role=SliceRole(choice)),
     )
     locators = LocatorsController(client=client, cache=cache, rng=rng)
-    HintInjection(cache)
     configurations: list[tuple[ConfigurationKind, str]] = [(ValidatingWebhookConfiguration, NAME)]
     if choice == "adopt":
+        HintInjection(webhook_cache)
         configurations.append((MutatingWebhookConfiguration, NAME))
     certificates = Certificates(
-        client,
+        accounts.webhook,
         secret=WEBHOOK,
         namespace=NAME,
         hosts=["localhost"],
@@ -162,13 +219,14 @@ async def life(cluster: VirtualCluster, transport: Watched, choice: Choice) -> N
         rng=rng,
     )
     election = Election(
-        Client(transport, retries=0), name=LEASE, namespace=NAME, clock=loop.time, rng=rng
+        Client(client.transport, retries=0), name=LEASE, namespace=NAME, clock=loop.time, rng=rng
     )
     async with asyncio.TaskGroup() as tasks:
         parts = [
             tasks.create_task(part_of_it)
             for part_of_it in (
                 cache.run(),
+                webhook_cache.run(),
                 recorder.run(),
                 hints.run(),
                 locators.run(),
@@ -222,26 +280,35 @@ async def test_what_is_printed_is_enough(choice: Choice) -> None:
     """Under the printed roles nothing that the programs do is refused."""
     async with virtual_cluster({}) as cluster:
         await installed(cluster, manifests(Installation(role=choice)))
-        transport = Watched(LocalTransport(cluster.server.handle, ACCOUNT))
-        await life(cluster, transport, choice)
-        assert transport.refused == []
+        accounts = Accounts.of(cluster)
+        await life(cluster, accounts, choice)
+        assert accounts.refusals.refused == []
         await done(cluster, choice)
 
 
-@pytest.mark.parametrize(("choice", "kind", "number", "resource", "verb"), list(each_verb()))
-async def test_one_verb_less_fails(
-    choice: Choice, kind: str, number: int, resource: str, verb: str
-) -> None:
+@pytest.mark.parametrize(
+    ("choice", "less"),
+    [
+        pytest.param(choice, less, id=f"{choice}-{less}")
+        for choice in ("own", "adopt")
+        for less in each_verb(Installation(role=choice))
+    ],
+)
+async def test_one_verb_less_fails(choice: Choice, less: Verb) -> None:
     """Whichever verb is taken from the printed roles, something the programs do is refused."""
     async with virtual_cluster({}) as cluster:
-        less = without(manifests(Installation(role=choice)), kind, number, resource, verb)
-        await installed(cluster, less)
-        transport = Watched(LocalTransport(cluster.server.handle, ACCOUNT))
-        work = asyncio.create_task(life(cluster, transport, choice))
-        refused = asyncio.create_task(transport.first.wait())
-        await asyncio.wait([work, refused], return_when=asyncio.FIRST_COMPLETED)
-        for task in (work, refused):
-            task.cancel()
-        await asyncio.gather(work, refused, return_exceptions=True)
-        assert transport.refused
-        assert all(resource.partition("/")[0] in path for path in transport.refused)
+        await installed(cluster, without(manifests(Installation(role=choice)), less))
+        accounts = Accounts.of(cluster)
+        await until_refused(life(cluster, accounts, choice), accounts.refusals)
+        refused = accounts.refusals.refused
+        assert refused
+        assert all(less.resource.partition("/")[0] in path for path in refused)
+
+
+async def until_refused(work: Coroutine[Any, Any, Any], refusals: Refusals) -> None:
+    """Let the programs work until something is refused, or to their end."""
+    tasks = [asyncio.create_task(work), asyncio.create_task(refusals.first.wait())]
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -25,14 +25,17 @@ from zonewise.api.objects.admissionregistration import (
     ValidatingWebhookConfiguration,
 )
 from zonewise.install import Installation, manifests
-from zonewise.install.wanted import BudgetsMode, Role
+from zonewise.install.wanted import NAME, WEBHOOK, BudgetsMode, Role
 from zonewise.runtime.cache.cache import Cache
 from zonewise.runtime.client.client import Client
 from zonewise.runtime.client.transport import HttpsTransport
 from zonewise.runtime.config.cluster import load_config
 
 CONFIGURATIONS = (ValidatingWebhookConfiguration, MutatingWebhookConfiguration)
-RIGHTS = ("Namespace", "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
+RIGHTS = (
+    *("Namespace", "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"),
+    *("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"),
+)
 QUIET = 5.0
 PATIENCE = 180.0
 
@@ -50,7 +53,7 @@ class Installed:
 
     @property
     def account(self) -> str:
-        """The user that the programs are."""
+        """The user that the controller is."""
         return f"system:serviceaccount:{self.namespace}:zonewise"
 
     @property
@@ -91,21 +94,23 @@ class Installed:
         told = self.plane.kubectl(*words, "-f", "-", stdin=yaml.safe_dump_all(objects))
         assert words[0] != "apply" or told.stderr == "", told.stderr
 
-    async def _kubeconfig(self) -> Path:
+    async def kubeconfig(self, account: str) -> Path:
+        """How to be one of the printed accounts."""
         answer = await self.client.raw(
             "POST",
-            f"/api/v1/namespaces/{self.namespace}/serviceaccounts/zonewise/token",
+            f"/api/v1/namespaces/{self.namespace}/serviceaccounts/{account}/token",
             headers={"Content-Type": "application/json"},
             body=json.dumps({"spec": {"expirationSeconds": 7200}}).encode(),
         )
-        return self.plane.kubeconfig_with_token(self.namespace, answer.json()["status"]["token"])
+        token = answer.json()["status"]["token"]
+        return self.plane.kubeconfig_with_token(f"{self.namespace}-{account}", token)
 
     async def start(self, name: str, *flags: str) -> None:
-        """Run a program under the printed account; the webhook is called where it is.
+        """Run a program under its printed account; the webhook is called where it is.
 
         The name of a second controller begins with ``controller`` too.
         """
-        kubeconfig = await self._kubeconfig()
+        kubeconfig = await self.kubeconfig(WEBHOOK if name.startswith("webhook") else NAME)
         arguments = ("--metrics-listen", "127.0.0.1:0", "-n", self.namespace, *flags)
         log = self._log(name)
         command = (

@@ -124,7 +124,7 @@ class ApiServer:
         )
         plugins = Plugins(self._look, self._every, rng.choice)
         self._caller = Caller(Services(self._look, self._slices, rng.choice))
-        self._webhooks = Webhooks(
+        self.webhooks = Webhooks(
             state=self.state,
             registry=self.registry,
             caller=self._caller,
@@ -132,10 +132,10 @@ class ApiServer:
         )
         ranges = LimitRanges(self._every)
         self._quotas = Quotas(state=self.state, registry=self.registry, clock=clock)
-        admission = Admission(
+        self.admission = admission = Admission(
             (*plugins.mutating, ranges.give),
             (*plugins.validating, ranges.check, self._quotas.admit),
-            self._webhooks,
+            self.webhooks,
             wait=plugins.default_account,
         )
         self.writer = Writer(
@@ -326,7 +326,7 @@ class ApiServer:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._http:
             await self._http.close()
-        await self._webhooks.close()
+        await self.webhooks.close()
         await self.state.close()
 
     async def _ensure(self, obj: Obj) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import click
@@ -17,7 +18,7 @@ from zonewise.cli.program.hint_options import Deciding, Rollout, decision_option
 from zonewise.cli.program.options import Options
 
 if TYPE_CHECKING:
-    from zonewise.install.wanted import BudgetsMode
+    from zonewise.install.wanted import BudgetsMode, ClientAuthority
 
 API_SERVER = "10.0.0.1:6443"
 
@@ -37,6 +38,9 @@ OF_CONTROLLER = {
     "feature_gates": "--feature-gates",
     "budgets": "--budgets",
     "gated_users": "--gated-user",
+    "webhook_from": "--webhook-from",
+    "metrics_from": "--metrics-from",
+    "webhook_client_ca": "--webhook-client-ca",
     "alerts": "--alerts",
     "dns": "--dns",
     "dashboard": "--dashboard",
@@ -73,6 +77,26 @@ NOT_OF_PROXY = {
     multiple=True,
     help="A user whose deletions of pods are held, too: that of a workload controller which is not"
     " Kubernetes' own; may be repeated.",
+)
+@click.option(
+    "--webhook-from",
+    metavar="NETWORK|NAMESPACE",
+    multiple=True,
+    help="Who may call the webhook, for its NetworkPolicy: the API servers' networks, or the"
+    " namespace of their tunnel's agents; may be repeated.  [default: everybody]",
+)
+@click.option(
+    "--metrics-from",
+    metavar="NETWORK|NAMESPACE",
+    multiple=True,
+    help="Who may read metrics, for the NetworkPolicies: the namespace or the networks of"
+    " Prometheus; may be repeated.  [default: everybody]",
+)
+@click.option(
+    "--webhook-client-ca",
+    metavar="FILE|configmap/NAME",
+    help="Require client certificates of API servers, signed by this authority: a PEM file, or a"
+    " ConfigMap with a key ca.crt; docs/install.md has the API server's part.",
 )
 @click.option("--image", metavar="NAME", help="The image to run.  [default: zonewise:VERSION]")
 @click.option(
@@ -121,6 +145,9 @@ def command(
     deciding: Deciding,
     budgets: BudgetsMode,
     gated_users: tuple[str, ...],
+    webhook_from: tuple[str, ...],
+    metrics_from: tuple[str, ...],
+    webhook_client_ca: str | None,
     image: str | None,
     replicas: int,
     alerts: str,
@@ -166,6 +193,8 @@ def command(
         raise click.UsageError(
             "--gated-user has no effect without --budgets; add --budgets enforce"
         )
+    if "" in gated_users:
+        raise click.UsageError("--gated-user is empty; give the name of a user")
     if image is not None and not IMAGE.fullmatch(image):
         raise click.UsageError(
             f"--image {image[:100]!r} is not the name of an image, write it like"
@@ -212,9 +241,57 @@ def command(
         budgets=budgets,
         gated_users=gated_users,
         dns=dns,
+        webhook_from=_callers("--webhook-from", webhook_from),
+        metrics_from=_callers("--metrics-from", metrics_from),
+        client_authority=_client_authority(webhook_client_ca),
     )
     objects = manifests(wanted)
     click.echo(yaml.safe_dump_all(objects, sort_keys=False, width=1000), nl=False)
+
+
+def _callers(flag: str, callers: tuple[str, ...]) -> tuple[str, ...]:
+    """Networks and namespaces, or a sentence about the first that is neither."""
+    from zonewise.api.values.names import label
+    from zonewise.install.network import is_network
+
+    for caller in callers:
+        if not is_network(caller) and ("/" in caller or label(caller)):
+            raise click.UsageError(
+                f"{flag} {caller[:100]!r} is neither a network nor a namespace; write it like"
+                " 10.0.0.0/28 or monitoring"
+            )
+    return callers
+
+
+def _client_authority(place: str | None) -> ClientAuthority | None:
+    """The authority in a file, or the name of the ConfigMap that has it."""
+    from cryptography.x509 import load_pem_x509_certificates
+
+    from zonewise.api.values.names import subdomain
+    from zonewise.install.wanted import ClientAuthority
+
+    if place is None:
+        return None
+    kind, _, name = place.partition("/")
+    if kind == "configmap":
+        if subdomain(name):
+            raise click.UsageError(
+                f"--webhook-client-ca {place[:100]!r} does not name a ConfigMap; write it like"
+                " configmap/api-servers"
+            )
+        return ClientAuthority(config_map=name)
+    try:
+        text = Path(place).read_text("ascii")
+        load_pem_x509_certificates(text.encode())
+    except OSError as error:
+        raise click.UsageError(
+            f"--webhook-client-ca: {place} cannot be read: {error.strerror}"
+        ) from None
+    except ValueError:
+        raise click.UsageError(
+            f"--webhook-client-ca: {place} has no certificate; give a file with PEM certificates"
+        ) from None
+    return ClientAuthority(certificates=text)
 
 
 def _refuse_dropped(context: click.Context, *, proxy: bool, csi: bool) -> None:

@@ -13,6 +13,7 @@ from zonewise.install.alerts import alerts
 from zonewise.install.dashboard import dashboard
 from zonewise.install.hooks import configurations
 from zonewise.install.names import name_server
+from zonewise.install.policies import policies
 from zonewise.install.rights import rights
 from zonewise.install.wanted import Installation, Obj
 from zonewise.install.workload import namespace, workload
@@ -26,6 +27,7 @@ def manifests(wanted: Installation) -> list[Obj]:
         namespace(wanted),
         *(definitions() if wanted.budgets != "off" else ()),
         definition(),
+        *policies(wanted),
         *rights(wanted),
         *workload(wanted),
         *name_server(wanted),

@@ -11,6 +11,7 @@ Service never wait for it. The ``caBundle`` is not set here: the programs add it
 
 from __future__ import annotations
 
+from zonewise.install.expressions import literal, one_of
 from zonewise.install.wanted import NAME, WEBHOOK, Installation, Obj
 
 TIMEOUT = 2
@@ -30,6 +31,7 @@ CONTROLLERS = (
 )
 ALL_IN_ONE = "system:kube-controller-manager"
 """The user of a controller manager whose controllers have none of their own."""
+DEPLOYMENT_CONTROLLERS = ("system:serviceaccount:kube-system:deployment-controller", ALL_IN_ONE)
 
 
 def configurations(wanted: Installation) -> list[Obj]:
@@ -57,12 +59,12 @@ def _evictions(wanted: Installation) -> Obj:
 
 
 def _deletions(wanted: Installation) -> Obj:
-    users = [f"system:serviceaccount:kube-system:{name}" for name in CONTROLLERS]
-    named = ", ".join(f"'{name}'" for name in (*users, *wanted.gated_users))
+    controllers = [f"system:serviceaccount:kube-system:{name}" for name in CONTROLLERS]
+    users = one_of((*controllers, *wanted.gated_users))
     owned = "has(oldObject.metadata.ownerReferences) && oldObject.metadata.ownerReferences.exists("
     owned += "owner, has(owner.controller) && owner.controller)"
-    who = f"request.userInfo.username in [{named}] ||"
-    who += f" (request.userInfo.username == '{ALL_IN_ONE}' && {owned})"
+    who = f"request.userInfo.username in {users} ||"
+    who += f" (request.userInfo.username == {literal(ALL_IN_ONE)} && {owned})"
     enforced = {"timeoutSeconds": DELETION_TIMEOUT} if wanted.budgets == "enforce" else {}
     return _gate(wanted, "deletions", ["DELETE"], "pods") | {
         "matchConditions": [
@@ -74,8 +76,7 @@ def _deletions(wanted: Installation) -> Obj:
 
 
 def _clamp(wanted: Installation) -> Obj:
-    user = "system:serviceaccount:kube-system:deployment-controller"
-    who = f"request.userInfo.username in ['{user}', '{ALL_IN_ONE}']"
+    who = f"request.userInfo.username in {one_of(DEPLOYMENT_CONTROLLERS)}"
     less = "object.spec.replicas < oldObject.spec.replicas"
     return _gate(wanted, "replicasets", ["UPDATE"], "replicasets", group="apps") | {
         "failurePolicy": "Fail",

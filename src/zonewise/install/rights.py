@@ -1,9 +1,11 @@
-"""The least that the programs have to be allowed, by mode.
+"""The least that each program has to be allowed, by mode.
 
-Reading is cluster-wide, because Services are everywhere. Writing is: slices as far as the mode
-goes, the condition on Services, events, PodLocators; our own lease and Secret, by name; our own
-webhook configurations, by name. ``create`` cannot be limited to a name, so there it is a rule of
-its own.
+The controller and the webhook have an account each: who takes one of them does not have what the
+other may do. Reading is cluster-wide, because Services are everywhere. The controller writes slices
+as far as the mode goes, the condition on Services, events, PodLocators, and its lease; the webhook
+the bundles of our own webhook configurations and its Secret, by name, and the ledgers of budgets.
+``create`` cannot be limited to a name, so there it is a rule of its own. Which fields may be
+written is in ``policies``.
 """
 
 from __future__ import annotations
@@ -18,44 +20,48 @@ _SLICES = {
 }
 _READ = ("list", "watch")
 _GROUP = "rbac.authorization.k8s.io"
+_OURS = "zonewise.io"
 
 
 def rights(wanted: Installation) -> list[Obj]:
-    """The account, its roles and their bindings."""
+    """The accounts, their roles and their bindings."""
+    return [
+        *_account(wanted, NAME, _controller(wanted), _lease()),
+        *_account(wanted, WEBHOOK, _webhook(wanted), _secret()),
+    ]
+
+
+def _account(wanted: Installation, name: str, everywhere: list[Obj], here: list[Obj]) -> list[Obj]:
     account: Obj = {
         "apiVersion": "v1",
         "kind": "ServiceAccount",
-        "metadata": wanted.metadata(NAME),
+        "metadata": wanted.metadata(name),
     }
-    return [account, *_granted(wanted, inside=False), *_granted(wanted, inside=True)]
+    cluster_wide = _granted(wanted, name, everywhere, inside=False)
+    return [account, *cluster_wide, *_granted(wanted, name, here, inside=True)]
 
 
-def _granted(wanted: Installation, *, inside: bool) -> list[Obj]:
+def _granted(wanted: Installation, name: str, rules: list[Obj], *, inside: bool) -> list[Obj]:
     kind = "Role" if inside else "ClusterRole"
     role: Obj = {
         "apiVersion": f"{_GROUP}/v1",
         "kind": kind,
-        "metadata": wanted.metadata(NAME, inside=inside),
-        "rules": _here() if inside else _everywhere(wanted),
+        "metadata": wanted.metadata(name, inside=inside),
+        "rules": rules,
     }
     binding: Obj = {
         "apiVersion": f"{_GROUP}/v1",
         "kind": f"{kind}Binding",
-        "metadata": wanted.metadata(NAME, inside=inside),
-        "roleRef": {"apiGroup": _GROUP, "kind": kind, "name": NAME},
-        "subjects": [{"kind": "ServiceAccount", "name": NAME, "namespace": wanted.namespace}],
+        "metadata": wanted.metadata(name, inside=inside),
+        "roleRef": {"apiGroup": _GROUP, "kind": kind, "name": name},
+        "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": wanted.namespace}],
     }
     return [role, binding]
 
 
-def _everywhere(wanted: Installation) -> list[Obj]:
-    read = ["nodes", "pods", "services", *(["namespaces"] * wanted.namespaces_are_selected)]
-    hooks = ["validatingwebhookconfigurations"]
-    if wanted.role == "adopt" or wanted.budgets == "enforce":
-        hooks.append("mutatingwebhookconfigurations")
-    return [
-        *_budgets(wanted),
-        _rule("", read, ("list", "watch")),
+def _controller(wanted: Installation) -> list[Obj]:
+    rules = [
+        _rule("", ["nodes", "pods", "services"], _READ),
         _rule("discovery.k8s.io", ["endpointslices"], _SLICES[wanted.role]),
         _rule("", ["services/status"], ("patch",)),
         _rule(
@@ -64,50 +70,80 @@ def _everywhere(wanted: Installation) -> list[Obj]:
             ("list", "watch", "create", "patch", "delete"),
         ),
         _rule("events.k8s.io", ["events"], ("create", "patch")),
-        _rule("admissionregistration.k8s.io", hooks, ("get", "patch"), names=[NAME]),
     ]
+    if wanted.namespaces_are_selected or wanted.budgets != "off":
+        rules.append(_rule("", ["namespaces"], _READ))
+    if wanted.budgets != "off":
+        rules += [
+            *_counting(),
+            _rule(_OURS, ["topologydisruptionbudgets/status"], ("patch",)),
+            _rule(_OURS, ["disruptionledgers"], ("patch",), names=[NAME]),
+        ]
+    if wanted.budgets == "enforce":
+        rules += [
+            _rule("", ["pods"], ("patch",)),
+            _rule("apps", ["replicasets"], ("patch",)),
+            _rule(_OURS, ["domainrollouts"], _READ),
+            _rule(_OURS, ["domainrollouts/status"], ("patch",)),
+            _rule(_OURS, ["topologydisruptionbudgets"], ("create", "patch")),
+            _rule("", ["pods/eviction"], ("create",)),
+            _rule("apps", ["statefulsets/status"], ("patch",)),
+        ]
+    return rules
 
 
-def _budgets(wanted: Installation) -> list[Obj]:
-    """The permissions for budgets.
+def _webhook(wanted: Installation) -> list[Obj]:
+    hooks = ["validatingwebhookconfigurations"]
+    if wanted.role == "adopt" or wanted.budgets == "enforce":
+        hooks.append("mutatingwebhookconfigurations")
+    rules = [_rule("admissionregistration.k8s.io", hooks, ("get", "patch"), names=[NAME])]
+    if wanted.role == "adopt":
+        rules += [
+            _rule("", ["services"], _READ),
+            _rule("discovery.k8s.io", ["endpointslices"], _READ),
+        ]
+        if wanted.namespaces_are_selected:
+            rules.append(_rule("", ["namespaces"], _READ))
+    if wanted.role == "adopt" or wanted.budgets != "off":
+        rules.append(_rule("", ["nodes"], _READ))
+    if wanted.budgets != "off":
+        rules += [
+            _rule("", ["pods"], _READ),
+            *_counting(),
+            _rule("", ["pods"], ("get",)),
+        ]
+    if wanted.budgets == "enforce":
+        rules += [
+            _rule(_OURS, ["disruptionledgers"], ("create",)),
+            _rule(_OURS, ["disruptionledgers"], ("get", "patch"), names=[NAME]),
+        ]
+    return rules
 
-    Counting reads workloads and writes statuses; enforcing writes ledgers, marks pods, scales
-    ReplicaSets down, and rolls out by domain: a budget for each rollout, evictions, the revision a
-    StatefulSet is at. Jobs, nodes and ReplicationControllers are read if they own pods. For custom
-    owners the administrator grants that with an extra role.
+
+def _counting() -> list[Obj]:
+    """What both read to count: budgets, ledgers, and the owners of pods.
+
+    Jobs, nodes and ReplicationControllers are read if they own pods. For custom owners the
+    administrator grants that with an extra role.
     """
-    if wanted.budgets == "off":
-        return []
-    ours = "zonewise.io"
-    made = [
+    return [
         _rule("apps", ["daemonsets", "deployments", "replicasets", "statefulsets"], _READ),
         _rule("", ["nodes", "replicationcontrollers", "replicationcontrollers/scale"], ("get",)),
         _rule("batch", ["jobs"], ("get",)),
         _rule("policy", ["poddisruptionbudgets"], _READ),
-        _rule(ours, ["disruptionledgers", "topologydisruptionbudgets"], _READ),
-        _rule(ours, ["topologydisruptionbudgets/status"], ("patch",)),
-        _rule(ours, ["disruptionledgers"], ("get", "patch"), names=[NAME]),
+        _rule(_OURS, ["disruptionledgers", "topologydisruptionbudgets"], _READ),
     ]
-    if not wanted.namespaces_are_selected:
-        made.append(_rule("", ["namespaces"], _READ))
-    if wanted.budgets == "enforce":
-        made += [
-            _rule(ours, ["disruptionledgers"], ("create",)),
-            _rule("", ["pods"], ("get", "patch")),
-            _rule("apps", ["replicasets"], ("patch",)),
-            _rule(ours, ["domainrollouts"], _READ),
-            _rule(ours, ["domainrollouts/status"], ("patch",)),
-            _rule(ours, ["topologydisruptionbudgets"], ("create", "patch")),
-            _rule("", ["pods/eviction"], ("create",)),
-            _rule("apps", ["statefulsets/status"], ("patch",)),
-        ]
-    return made
 
 
-def _here() -> list[Obj]:
+def _lease() -> list[Obj]:
     return [
         _rule("coordination.k8s.io", ["leases"], ("create",)),
         _rule("coordination.k8s.io", ["leases"], ("get", "patch"), names=[LEASE]),
+    ]
+
+
+def _secret() -> list[Obj]:
+    return [
         _rule("", ["secrets"], ("create",)),
         _rule("", ["secrets"], ("get", "patch"), names=[WEBHOOK]),
     ]

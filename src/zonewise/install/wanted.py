@@ -16,8 +16,10 @@ BudgetsMode = Literal["off", "observe", "enforce"]
 Alerts = Literal["none", "prometheusrule", "configmap"]
 
 NAME = "zonewise"
+"""All of it; and the controller: its Deployment, its Service, its account."""
+
 WEBHOOK = "zonewise-webhook"
-"""The webhook's Service, and the Secret that holds its certificate."""
+"""The webhook: its Deployment, its Service, its account, and the Secret with its certificate."""
 
 LEASE = "zonewise-hints"
 """What the replicas of the controller hold to lead."""
@@ -31,7 +33,26 @@ CONTROLLER_METRICS = 9464
 WEBHOOK_METRICS = 9465
 DNS_METRICS = 9466
 
-SELECTED: Mapping[str, str] = {"app.kubernetes.io/name": NAME}
+CLIENT_CA = "zonewise-webhook-client-ca"
+"""The ConfigMap that is printed for the authority of API servers."""
+
+CLIENT_CA_KEY = "ca.crt"
+
+
+def selector(name: str) -> Mapping[str, str]:
+    """What the pods of one program are labelled and selected by."""
+    return {"app.kubernetes.io/name": name}
+
+
+@dataclass(frozen=True, slots=True)
+class ClientAuthority:
+    """Who signs the certificates that the webhook requires of API servers.
+
+    It is read from a ConfigMap; without ``certificates`` that is one that exists.
+    """
+
+    config_map: str = CLIENT_CA
+    certificates: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,11 +71,16 @@ class Installation:
     budgets: BudgetsMode = "off"
     gated_users: tuple[str, ...] = ()
     dns: bool = False
+    webhook_from: tuple[str, ...] = ()
+    metrics_from: tuple[str, ...] = ()
+    """Who may connect to a port: networks, and namespaces; nobody named is everybody."""
+
+    client_authority: ClientAuthority | None = None
 
     def metadata(self, name: str, *, inside: bool = True, **labels: str) -> Obj:
         """The metadata of an object of ours, in our namespace or of the whole cluster."""
         place = {"namespace": self.namespace} if inside else {}
-        own = {**SELECTED, "app.kubernetes.io/managed-by": NAME}
+        own = {**selector(NAME), "app.kubernetes.io/managed-by": NAME}
         if self.version:
             own["app.kubernetes.io/version"] = self.version
         return {"name": name, **place, "labels": own | labels}

@@ -1,8 +1,9 @@
-"""The programs: two pods, apart from each other, hard to evict, easy to replace.
+"""The programs: two pods of each, apart from each other, hard to evict, easy to replace.
 
-One Deployment runs controller and webhook side by side. Of the controllers one leads; all webhooks
-answer. A pod is ready when its stores are complete and its certificate is served, so a rollout
-never leaves the API server with a webhook that would decide on half of the cluster.
+Controller and webhook have a Deployment each, because a pod has one account, and each of them its
+own. Of the controllers one leads; all webhooks answer. A pod is ready when its stores are complete
+and its certificate is served, so a rollout never leaves the API server with a webhook that would
+decide on half of the cluster.
 
 Memory is limited to what a cluster of 5,000 nodes needs twice over. For the webhook that includes
 the most that strangers can make it hold: connections, headers and bodies, which it bounds itself.
@@ -10,15 +11,17 @@ the most that strangers can make it hold: connections, headers and bodies, which
 
 from __future__ import annotations
 
+from zonewise.install.network import network_policy
 from zonewise.install.wanted import (
+    CLIENT_CA_KEY,
     CONTROLLER_METRICS,
     NAME,
-    SELECTED,
     WEBHOOK,
     WEBHOOK_METRICS,
     WEBHOOK_PORT,
     Installation,
     Obj,
+    selector,
 )
 from zonewise.topology import HOSTNAME_LABEL, ZONE_LABEL
 
@@ -27,6 +30,7 @@ WEBHOOK_MEMORY = ("128Mi", "384Mi")
 GATE_MEMORY = ("256Mi", "1Gi")
 """What is requested, and the limit; the webhook that enforces budgets caches every pod."""
 PRIORITY = 1_000_000
+CLIENT_CA_FOLDER = "/client-ca"
 USER = 65532
 
 
@@ -41,7 +45,7 @@ def namespace(wanted: Installation) -> Obj:
 
 
 def workload(wanted: Installation) -> list[Obj]:
-    """Priority, budget, Service and Deployment."""
+    """Priority, and of each program a budget, a Service, a NetworkPolicy and a Deployment."""
     priority: Obj = {
         "apiVersion": "scheduling.k8s.io/v1",
         "kind": "PriorityClass",
@@ -49,35 +53,60 @@ def workload(wanted: Installation) -> list[Obj]:
         "value": PRIORITY,
         "description": "Zonewise: others can wait, EndpointSlices cannot.",
     }
+    controller = _container(
+        wanted,
+        "controller",
+        [f"--metrics-listen=:{CONTROLLER_METRICS}"],
+        {"metrics": CONTROLLER_METRICS},
+        health="metrics",
+        memory=CONTROLLER_MEMORY,
+    )
+    return [
+        priority,
+        *client_authority(wanted),
+        *_program(wanted, NAME, controller, {"metrics": CONTROLLER_METRICS}),
+        *_program(wanted, WEBHOOK, _webhook(wanted), {"webhook": 443, "metrics": WEBHOOK_METRICS}),
+    ]
+
+
+def _webhook(wanted: Installation) -> Obj:
+    flags = [f"--listen=:{WEBHOOK_PORT}", f"--metrics-listen=:{WEBHOOK_METRICS}"]
+    trusted = wanted.client_authority is not None
+    if trusted:
+        flags.append(f"--client-ca={CLIENT_CA_FOLDER}/{CLIENT_CA_KEY}")
+    container = _container(
+        wanted,
+        "webhook",
+        flags,
+        {"webhook": WEBHOOK_PORT, "metrics": WEBHOOK_METRICS},
+        health="metrics",
+        memory=WEBHOOK_MEMORY if wanted.budgets == "off" else GATE_MEMORY,
+    )
+    mount = {"name": "client-ca", "mountPath": CLIENT_CA_FOLDER, "readOnly": True}
+    return container | ({"volumeMounts": [mount]} if trusted else {})
+
+
+def _program(wanted: Installation, name: str, container: Obj, ports: dict[str, int]) -> list[Obj]:
+    selected = dict(selector(name))
     budget: Obj = {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
-        "metadata": wanted.metadata(NAME),
-        "spec": {"maxUnavailable": 1, "selector": {"matchLabels": dict(SELECTED)}},
+        "metadata": wanted.metadata(name),
+        "spec": {"maxUnavailable": 1, "selector": {"matchLabels": selected}},
     }
     service: Obj = {
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": wanted.metadata(WEBHOOK),
+        "metadata": wanted.metadata(name),
         "spec": {
-            "selector": dict(SELECTED),
+            "selector": selected,
             "ports": [
-                {"name": "webhook", "port": 443, "targetPort": "webhook"},
-                _metrics_port("metrics", CONTROLLER_METRICS),
-                _metrics_port("webhook-metrics", WEBHOOK_METRICS),
+                {"name": port, "port": number, "targetPort": port} for port, number in ports.items()
             ],
         },
     }
-    return [priority, budget, service, _deployment(wanted)]
-
-
-def _metrics_port(name: str, port: int) -> Obj:
-    return {"name": name, "port": port, "targetPort": name}
-
-
-def _deployment(wanted: Installation) -> Obj:
     pod: Obj = {
-        "serviceAccountName": NAME,
+        "serviceAccountName": name,
         "priorityClassName": NAME,
         "securityContext": {
             "runAsNonRoot": True,
@@ -85,47 +114,35 @@ def _deployment(wanted: Installation) -> Obj:
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         "topologySpreadConstraints": [
-            _apart(ZONE_LABEL),
-            _apart(HOSTNAME_LABEL),
+            _apart(ZONE_LABEL, selected),
+            _apart(HOSTNAME_LABEL, selected),
         ],
-        "containers": [
-            _container(
-                wanted,
-                "controller",
-                [f"--metrics-listen=:{CONTROLLER_METRICS}"],
-                {"metrics": CONTROLLER_METRICS},
-                health="metrics",
-                memory=CONTROLLER_MEMORY,
-            ),
-            _container(
-                wanted,
-                "webhook",
-                [f"--listen=:{WEBHOOK_PORT}", f"--metrics-listen=:{WEBHOOK_METRICS}"],
-                {"webhook": WEBHOOK_PORT, "webhook-metrics": WEBHOOK_METRICS},
-                health="webhook-metrics",
-                memory=WEBHOOK_MEMORY if wanted.budgets == "off" else GATE_MEMORY,
-            ),
-        ],
+        "containers": [container],
     }
-    return {
+    if "volumeMounts" in container and wanted.client_authority is not None:
+        pod["volumes"] = [
+            {"name": "client-ca", "configMap": {"name": wanted.client_authority.config_map}}
+        ]
+    deployment: Obj = {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
-        "metadata": wanted.metadata(NAME),
+        "metadata": wanted.metadata(name),
         "spec": {
             "replicas": wanted.replicas,
-            "selector": {"matchLabels": dict(SELECTED)},
+            "selector": {"matchLabels": selected},
             "strategy": {"rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}},
-            "template": {"metadata": {"labels": dict(SELECTED)}, "spec": pod},
+            "template": {"metadata": {"labels": selected}, "spec": pod},
         },
     }
+    return [budget, service, network_policy(wanted, name), deployment]
 
 
-def _apart(key: str) -> Obj:
+def _apart(key: str, selected: dict[str, str]) -> Obj:
     return {
         "maxSkew": 1,
         "topologyKey": key,
         "whenUnsatisfiable": "ScheduleAnyway",
-        "labelSelector": {"matchLabels": dict(SELECTED)},
+        "labelSelector": {"matchLabels": selected},
     }
 
 
@@ -168,6 +185,21 @@ def _container(
             "capabilities": {"drop": ["ALL"]},
         },
     }
+
+
+def client_authority(wanted: Installation) -> list[Obj]:
+    """The ConfigMap with the authority of API servers, unless it is one that exists."""
+    authority = wanted.client_authority
+    if authority is None or authority.certificates is None:
+        return []
+    return [
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": wanted.metadata(authority.config_map),
+            "data": {CLIENT_CA_KEY: authority.certificates},
+        }
+    ]
 
 
 def _budgets(wanted: Installation) -> list[str]:

@@ -176,7 +176,7 @@ async def test_a_write_that_no_webhook_is_about_finds_that_out_by_one_look(
     bench: Bench, server: ApiServer
 ) -> None:
     """Kinds without webhooks, and all kinds once the last is gone, concern nobody."""
-    hooks = server._webhooks
+    hooks = server.webhooks
     configmaps = server.registry.at("", "v1", "configmaps")
     secrets = server.registry.at("", "v1", "secrets")
     assert configmaps is not None and secrets is not None

@@ -100,6 +100,10 @@ class Admission:
         self._validating = tuple(validating)
         self._hooks = hooks
 
+    def add(self, plugin: AdmissionPlugin) -> None:
+        """Let one more plugin judge what is written, after the server's own."""
+        self._validating += (plugin,)
+
     async def mutate(self, attributes: Attributes) -> bool:
         """Run the mutating half; True if something outside this process may have had a say."""
         if self._wait:

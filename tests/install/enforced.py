@@ -1,0 +1,87 @@
+"""Printed policies in force on an embedded server, which itself only stores them.
+
+Each validating policy judges writes by the CEL of this repository, as a real server's plugin would:
+rules, the binding's namespaces, match conditions, validations.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from zonewise.api.meta import LabelSelector
+from zonewise.api.values import selector
+from zonewise.apiserver.admission.admission import Attributes
+from zonewise.apiserver.admission.webhook_review import request
+from zonewise.apiserver.request import status_errors
+from zonewise.apiserver.server import ApiServer
+from zonewise.install import Obj
+from zonewise.machinery.cel import EvaluationError
+from zonewise.machinery.cel.match_conditions import condition_of, conditions_of
+
+
+def enforce(server: ApiServer, objects: list[Obj]) -> None:
+    """Have the server obey the policies among some manifests."""
+    bindings = {
+        item["spec"]["policyName"]: item["spec"]
+        for item in objects
+        if item["kind"] == "ValidatingAdmissionPolicyBinding"
+    }
+    for item in objects:
+        if item["kind"] == "ValidatingAdmissionPolicy":
+            binding = bindings[item["metadata"]["name"]]
+            server.admission.add(Policy(server, item["spec"], binding))
+
+
+class Policy:
+    """One policy as a plugin."""
+
+    def __init__(self, server: ApiServer, spec: Obj, binding: Obj) -> None:
+        assert (spec["failurePolicy"], binding["validationActions"]) == ("Fail", ["Deny"])
+        (self._rule,) = spec["matchConstraints"]["resourceRules"]
+        self._conditions = conditions_of(spec["matchConditions"])
+        self._validations = [
+            (condition_of(one["expression"]), one["message"]) for one in spec["validations"]
+        ]
+        matched = binding.get("matchResources", {}).get("namespaceSelector", {})
+        self._namespaces = selector.from_object(msgspec.convert(matched, LabelSelector))
+        self._server = server
+
+    def __call__(self, attributes: Attributes) -> None:
+        """Refuse what is not allowed."""
+        resource = attributes.served.kind.resource
+        plural = "/".join(filter(None, (resource.plural, attributes.subresource)))
+        if (
+            plural not in self._rule["resources"]
+            or resource.group not in self._rule["apiGroups"]
+            or resource.version not in self._rule["apiVersions"]
+            or attributes.operation not in self._rule["operations"]
+            or not self._in_namespace(attributes)
+        ):
+            return
+        asked = request(attributes, attributes.served, "uid")
+        variables: dict[str, Any] = {
+            "request": asked,
+            "object": attributes.obj,
+            "oldObject": attributes.old,
+            "namespaceObject": None,
+        }
+        if not self._conditions.hold(
+            request=asked, object=attributes.obj, old_object=attributes.old
+        ):
+            return
+        for program, message in self._validations:
+            try:
+                held, _ = program.evaluate(variables)
+            except EvaluationError as error:
+                raise AssertionError(f"{program.text}: {error}") from None
+            if held is not True:
+                raise status_errors.forbidden(resource, attributes.called, message)
+
+    def _in_namespace(self, attributes: Attributes) -> bool:
+        if not attributes.namespace:
+            return True
+        entry = self._server.state.latest("/namespaces", "", attributes.namespace)
+        assert entry is not None
+        return self._namespaces.matches(dict(entry.labels))
