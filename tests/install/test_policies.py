@@ -34,7 +34,7 @@ async def tried(attempt: Try, *, policies: bool = True) -> Obj:
 async def test_an_attack_is_refused(attack: Try) -> None:
     """Roles allow it, and a policy does not."""
     assert await tried(attack, policies=False)
-    with pytest.raises(Forbidden, match="Zonewise's (controller|webhook) may"):
+    with pytest.raises(Forbidden, match=r"Zonewise's (controller|webhook) may"):
         await tried(attack)
 
 

@@ -150,7 +150,7 @@ def without(objects: list[Obj], less: Verb) -> list[Obj]:
 
 
 async def installed(cluster: VirtualCluster, objects: list[Obj]) -> None:
-    """Apply everything; nobody answers the webhooks, so nobody is to ask them. Policies are obeyed."""
+    """Apply everything; policies are obeyed. Nobody answers the webhooks, so nobody asks them."""
     enforce(cluster.server, objects)
     unasked = json.loads(json.dumps(objects))
     for item in unasked:

@@ -50,6 +50,7 @@ from zonewise.controllers.budgets import BudgetsController, BudgetsSettings
 from zonewise.controllers.rollouts import RolloutsController, RolloutsSettings
 from zonewise.disruption import BudgetsCache
 from zonewise.disruption.definitions import definitions
+from zonewise.embedded import built_in
 from zonewise.embedded.domain_guard import DomainGuard
 from zonewise.embedded.seed.seeder import Obj, Seeder
 from zonewise.embedded.simulated_traffic import SimulatedTraffic
@@ -101,6 +102,8 @@ class EmbeddedCluster:
             rng=identities or rng,
             inline=inline,
         )
+        self.server.admission.add(built_in.admit)
+        self.server.webhooks.skip = built_in.is_built_in
         self.components = ComponentGroup(self.server.connect, clock=clock, rng=rng)
         self.client = self.server.connect("zonewise")
         self.seeder = Seeder(self.client, self.server.registry)

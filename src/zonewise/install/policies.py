@@ -213,7 +213,8 @@ def _enforcing(users: tuple[str, ...]) -> list[FieldLimit]:
     budgets, rollouts = TopologyDisruptionBudget.resource, DomainRollout.resource
     controlled = (
         "metadata.?ownerReferences.orValue([]).exists(o, o.?controller.orValue(false)"
-        f" && o.apiVersion == {literal(rollouts.api_version)} && o.kind == {literal(rollouts.kind)})"
+        f" && o.apiVersion == {literal(rollouts.api_version)}"
+        f" && o.kind == {literal(rollouts.kind)})"
     )
     return [
         FieldLimit(

@@ -118,6 +118,8 @@ class Webhooks:
         self._validating: tuple[Hook, ...] = ()
         self._known: dict[tuple[Served, str, str], Concerned] = {}
         self._stale = True
+        self.skip: Callable[[Hook], bool] = lambda _: False
+        """Which webhooks are never called."""
         state.listen(self._observe)
         registry.on_change(self._forget)
 
@@ -151,8 +153,12 @@ class Webhooks:
         def raws(kind: str) -> Iterable[bytes]:
             return [entry.raw for entry in self._state.list(kind).entries]
 
-        self._mutating = compiled(raws(MUTATING), mutating=True)
-        self._validating = compiled(raws(VALIDATING), mutating=False)
+        def called(kind: str, *, mutating: bool) -> tuple[Hook, ...]:
+            hooks = compiled(raws(kind), mutating=mutating)
+            return tuple(hook for hook in hooks if not self.skip(hook))
+
+        self._mutating = called(MUTATING, mutating=True)
+        self._validating = called(VALIDATING, mutating=False)
         self._known.clear()
         self._stale = False
 
