@@ -82,9 +82,9 @@ def test_nulls_in_a_template_are_as_absent(tmp_path: Path, capsys: Capture) -> N
     meta = {"name": "r", "namespace": "n"}
     template = {"metadata": {"labels": None}, "spec": {"containers": None}}
     owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": meta}
-    path = tmp_path / "dump.json"
-    path.write_text(json.dumps({**owner, "spec": {"template": template}}))
-    assert here(capsys, "explain", "pods", "-A", "-f", path).code == 0
+    made = {**owner, "spec": {"template": template}}
+    pod = owned("p", "apps/v1", "ReplicaSet", "r")
+    assert told(capsys, tmp_path, "pod", NODE, BUDGET, made, pod).keys() == {"p"}
 
 
 def test_a_budget_in_json(story: str, capsys: Capture) -> None:

@@ -12,10 +12,19 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from zonewise.cli.program.command import Command
+from zonewise.cli.program.dump_kinds import lacking
 from zonewise.cli.program.hint_options import Deciding, decision_options
 from zonewise.cli.program.options import Options, all_namespaces_option, files_option, output_option
 from zonewise.cli.program.screen import is_plain, rendered
-from zonewise.cli.program.sources import absent, dumped, live, namespaces_with, only, readable
+from zonewise.cli.program.sources import (
+    absent,
+    dumped,
+    live,
+    namespaces_with,
+    only,
+    readable,
+    usable,
+)
 
 if TYPE_CHECKING:
     from zonewise.explain import ReportedCluster, ReportSettings, ServiceReport
@@ -25,6 +34,8 @@ _ONE = ("service", "svc")
 _MANY = ("services", "svcs")
 _DISRUPTION = ("budget", "budgets", "pod", "pods")
 _NAME = "name"
+_NAMED = 3
+"""How many Services a note names."""
 _VOLUMES = {"volume": "volume", "pv": "volume", "pvc": "pvc"}
 
 
@@ -77,20 +88,19 @@ def command(
     WHAT is service, services, budget, budgets, pod, pods, name, volume or pvc.
 
     'explain service NAME' is one Service in full: the verdict, its zones, its endpoints, and what
-    would help. 'explain services' is a line for each. With -f everything is read from what
-    'kubectl get nodes,services,endpointslices -o yaml' printed (add pods, and endpoints are taken
-    from them); a folder has one cluster in each file.
+    would help. 'explain services' is a line for each.
 
     'explain budget NAME' shows what a budget allows in each domain, 'explain pod NAME' whether a
-    pod may be disrupted and which budgets do not agree. A dump for them has nodes, pods, budgets
-    and whatever owns the pods: 'kubectl get nodes,pods,deploy,rs,sts,ds,pdb,tdb -A -o yaml'.
+    pod may be disrupted and which budgets do not agree.
 
     'explain name NAME --client NAMESPACE/POD' is what the name server tells that pod: which rule
     and which key chose, and why others were left out.
 
     'explain pvc NAME' and 'explain volume NAME' tell which pool a volume was cut from, from where
-    it can be used, why, and what would help a claim that has none. A dump for them is what 'kubectl
-    get nodes,pods,pvc,pv,sc,csinodes,events,cm -A -o yaml' prints.
+    it can be used, why, and what would help a claim that has none.
+
+    With -f everything is read from a dump; a folder has one cluster in each file. A dump that lacks
+    a kind which the answer needs is refused.
     """
     from zonewise.explain import DEFAULT_NAMESPACE, ReportSettings
 
@@ -144,7 +154,14 @@ class _Source:
 
 
 def _dumped(files: Sequence[str], settings: ReportSettings) -> list[_Source]:
-    return [_Source(_cluster(snapshot, settings), file) for snapshot, file in dumped(files)]
+    node, service, part, _ = _kinds()
+    return usable(
+        (
+            _Source(_cluster(snapshot, settings), file),
+            lacking(snapshot, (service, node, part), ", ".join(snapshot.files)),
+        )
+        for snapshot, file in dumped(files)
+    )
 
 
 def _asked(
@@ -199,9 +216,7 @@ def _reports(
     for source in sources:
         for (place, _), service in sorted(source.cluster.services.items()):
             if namespace in (None, place):
-                report = explain_service(source.cluster, service)
-                _note(report, source.file)
-                yield source.file, report
+                yield source.file, explain_service(source.cluster, service)
 
 
 def _print_one(report: ServiceReport, output: str | None) -> None:
@@ -210,18 +225,18 @@ def _print_one(report: ServiceReport, output: str | None) -> None:
     if not is_plain(output):
         click.echo(service_page(report))
         return
-    _note(report)
+    _note([("", report)])
     click.echo(rendered(report.plain(), output))
 
 
 def _print_many(sources: Sequence[_Source], namespace: str | None, output: str | None) -> None:
     from zonewise.explain import services_page
 
-    reports = _reports(sources, namespace)
+    reports = list(_reports(sources, namespace))
+    _note(reports)
     if not is_plain(output):
-        known = list(reports)
         place = f"namespace {namespace}" if namespace else "any namespace"
-        click.echo(services_page(known) if known else f"There is no Service in {place}.")
+        click.echo(services_page(reports) if reports else f"There is no Service in {place}.")
         return
     rows = (
         {"file": file, **report.plain()} if file else report.plain() for file, report in reports
@@ -233,7 +248,14 @@ def _print_many(sources: Sequence[_Source], namespace: str | None, output: str |
         click.echo(rendered(list(rows), output))
 
 
-def _note(report: ServiceReport, file: str = "") -> None:
-    where = f"{file}: " if file else ""
-    for note in report.notes:
-        click.echo(f"{where}Service {report.namespace}/{report.service}: {note}", err=True)
+def _note(reports: Sequence[tuple[str, ServiceReport]]) -> None:
+    """What programs have no field for, and tables no room: each note once, with its Services."""
+    about: dict[tuple[str, str], list[str]] = {}
+    for file, report in reports:
+        for note in report.notes:
+            about.setdefault((file, note), []).append(f"{report.namespace}/{report.service}")
+    for (file, note), names in about.items():
+        where = f"{file}: " if file else ""
+        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        who = f"Service{'s' * (len(names) > 1)} {', '.join(names[:_NAMED])}{more}"
+        click.echo(f"{where}{who}: {note}", err=True)

@@ -20,6 +20,7 @@ import click
 from zonewise.api.errors import NotFound, Status
 from zonewise.cli.program import interrupts
 from zonewise.cli.program.command import Command
+from zonewise.cli.program.dump_kinds import lacking
 from zonewise.cli.program.options import (
     Options,
     files_option,
@@ -85,8 +86,8 @@ def command(
 
     With --dry-run the routes are printed instead: for each way into a Service, what becomes of
     packets and why, on one node or on all. They are those of the cluster in your kubeconfig, or
-    with -f of what 'kubectl get nodes,services,endpointslices -A -o yaml' printed; a folder has
-    one cluster in each file. They are of all namespaces: -n has no effect.
+    with -f of a dump; a folder has one cluster in each file. They are of all namespaces: -n has no
+    effect.
     """
     from zonewise.api.gates import FeatureGates
     from zonewise.traffic import RouteSettings
@@ -210,8 +211,9 @@ def _routes(
 ) -> Iterator[tuple[_Source, NodeRoutes]]:
     """The routes of the requested nodes, with their cluster.
 
-    A cluster without nodes has no routes. That is reported: for all of them as for a node that does
-    not exist, for one of several beside the routes of the others.
+    A cluster without nodes has no routes, and those of a dump without slices would be wrong. That
+    is reported: for all of them as for a node that does not exist, for one of several beside the
+    routes of the others.
     """
     from zonewise.api import LeanEndpointSlice, Node, Service
     from zonewise.traffic import ProxyLocation, node_routes
@@ -223,12 +225,17 @@ def _routes(
         if node_name is not None and node_name not in nodes:
             sentence = f"there is no Node {node_name} in {source.where}"
             raise NotFound(Status(message=f"{sentence}; {_known(source, nodes)}", code=404))
-        if nodes:
-            found = True
-        else:
-            without.append(f"there is no Node in {source.where}; {_known(source, nodes)}")
-        labels = {name: node.metadata.labels for name, node in nodes.items()}
         services, slices = snapshot.all(Service), snapshot.all(LeanEndpointSlice)
+        if not nodes:
+            without.append(f"there is no Node in {source.where}; {_known(source, nodes)}")
+            continue
+        if services and (missing := lacking(snapshot, [LeanEndpointSlice], source.where)):
+            without.append(missing)
+            continue
+        found = True
+        if missing := lacking(snapshot, [Service], source.where):
+            click.echo(f"note: {missing}", err=True)
+        labels = {name: node.metadata.labels for name, node in nodes.items()}
         for name in sorted(nodes) if node_name is None else [node_name]:
             place = ProxyLocation.of(nodes[name])
             yield source, node_routes(services, slices, place, labels, settings)

@@ -56,8 +56,7 @@ _OURS = frozenset({"lock", "state.db"})
     "files",
     metavar="FILE",
     multiple=True,
-    help="Take the shape of a real cluster: nodes, workloads, Services and all else that 'kubectl "
-    "get … -o yaml' printed (a file or -); may be repeated.",
+    help="Take the shape of a real cluster from a dump (a file or -); may be repeated.",
 )
 @click.option(
     "--keep-placement",

@@ -86,6 +86,8 @@ class NameReport:
 
     reason: Reason
     families: tuple[FamilyAnswer, ...] = ()
+    by_endpoints: bool = False
+    """Whether its endpoints decide the answer, rather than the Service alone."""
 
     @property
     def verdict(self) -> str:
@@ -149,12 +151,16 @@ def explain_name(
     if not endpoints:
         text = "no endpoint of the headless Service is ready"
         return NameReport(
-            name, client, "NXDOMAIN", Reason(code="NotReady", message=text, object=about)
+            name,
+            client,
+            "NXDOMAIN",
+            Reason(code="NotReady", message=text, object=about),
+            by_endpoints=True,
         )
     families = tuple(_families(endpoints, entry, client, locators, about))
     shown = next((part for part in families if part.told), families[0])
     code = "NOERROR" if any(part.told for part in families) else "NODATA"
-    return NameReport(name, client, code, shown.reason, families)
+    return NameReport(name, client, code, shown.reason, families, by_endpoints=True)
 
 
 def name_page(report: NameReport) -> str:

@@ -325,9 +325,13 @@ def test_a_name_is_the_same_in_sentences_and_tables(
 ) -> None:
     """Where no terminal is, too, a colour in a name is shown, so that it is nobody else's name."""
     name = "a\x1b[31m"
-    pod = {"metadata": {"name": name, "namespace": "n"}, "spec": {}}
+    meta = {"name": name, "namespace": "n"}
+    kinds = {"Pod": "v1", "Node": "v1", "PodDisruptionBudget": "policy/v1"}
+    items = [
+        {"apiVersion": version, "kind": kind, "metadata": meta} for kind, version in kinds.items()
+    ]
     file = tmp_path / "dump.json"
-    file.write_text(json.dumps({"apiVersion": "v1", "kind": "Pod", **pod}))
+    file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
     sentence = here(capsys, "explain", "pod", name, "-n", "n", "-f", file)
     table = here(capsys, "explain", "pods", "-n", "n", "-f", file)
     assert sentence.out.startswith("Pod n/a\\x1b[31m ")

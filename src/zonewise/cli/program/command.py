@@ -17,6 +17,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
+from zonewise.cli.program.dump_kinds import DUMP_COMMAND
 from zonewise.cli.program.options import Options, global_options, shared_options
 
 _GLOBAL = tuple(option.name for option in global_options() if option.name)
@@ -55,6 +56,9 @@ class Command(click.Command):
         own = [p for p in params if isinstance(p, click.Option) and p.name not in _GLOBAL]
         _examples(ctx, formatter, self.examples)
         _flags(ctx, formatter, "Options", own)
+        if any(param.name == "files" for param in own):
+            with formatter.section("A dump for -f"):
+                formatter.write(f"  {DUMP_COMMAND} > dump.yaml\n")
         formatter.write_paragraph()
         root = ctx.find_root().info_name
         formatter.write_text(f"More flags, such as --context and -n: see '{root} --help'.")

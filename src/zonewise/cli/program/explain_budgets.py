@@ -11,9 +11,18 @@ import click
 
 from zonewise.api.errors import ConfigError
 from zonewise.cli.program import interrupts
+from zonewise.cli.program.dump_kinds import advice, lacking
 from zonewise.cli.program.options import Options
 from zonewise.cli.program.screen import is_plain, rendered
-from zonewise.cli.program.sources import absent, dumped, namespaces_with, only, readable
+from zonewise.cli.program.sources import (
+    absent,
+    dumped,
+    namespaces_with,
+    note_absences,
+    only,
+    readable,
+    usable,
+)
 
 if TYPE_CHECKING:
     from zonewise.api.objects.policy import PodDisruptionBudget
@@ -51,7 +60,7 @@ def explain(
         raise click.UsageError(f"one {one} is in one namespace; give -n instead of -A")
     if files:
         namespace = options.namespace or DEFAULT_NAMESPACE
-        sources = _dumped(files)
+        sources = _dumped(files, one)
     else:
         namespace, sources = _asked(options, all_namespaces=all_namespaces)
     if name:
@@ -61,10 +70,55 @@ def explain(
         _print_many(sources, one, None if all_namespaces else namespace, output)
 
 
-def _dumped(files: Sequence[str]) -> list[_Source]:
+def _dumped(files: Sequence[str], what: str) -> list[_Source]:
+    """The clusters of dumps; what they lack is refused, or noted where the verdict stays safe.
+
+    A server without our definitions has no TopologyDisruptionBudget, so a dump needs none. One that
+    has some may come from a cluster without PodDisruptionBudgets, and pods' owners may be gone. A
+    budget without pods allows nothing.
+    """
+    from zonewise.api import Node, Pod, PodDisruptionBudget, TopologyDisruptionBudget
+
+    found: list[tuple[_Source, str]] = []
+    absences: list[tuple[str, str, str]] = []
+    for snapshot, file in dumped(files):
+        cluster = _cluster(snapshot, list(_others(snapshot)), _plain_budgets(snapshot))
+        needed: list[type[Any]] = [Node]
+        helpful: list[type[Any]] = []
+        (needed if what == "pod" else helpful).append(Pod)
+        if snapshot.lacks(TopologyDisruptionBudget):
+            needed.append(PodDisruptionBudget)
+        elif what == "pod":
+            helpful.append(PodDisruptionBudget)
+        absences += [
+            (kind.resource.kind, file, advice([kind], snapshot))
+            for kind in helpful
+            if snapshot.lacks(kind)
+        ]
+        absences += [
+            (owner.resource.kind, file, f"it owns pods: dump {owner.resource.plural} as well")
+            for owner in _unknown_owners(cluster)
+            if snapshot.lacks(owner)
+        ]
+        where = ", ".join(snapshot.files)
+        found.append((_Source(cluster, file), lacking(snapshot, needed, where)))
+    sources = usable(found)
+    note_absences(absences)
+    return sources
+
+
+def _unknown_owners(cluster: Disruption) -> list[type[Any]]:
+    """The kinds of the owners of covered pods that were not found."""
+    from zonewise.api import Resource, unstructured
+
+    places = {
+        (group, kind)
+        for namespace_budgets in cluster.budgets_cache.by_namespace.values()
+        for group, kind, _, _ in namespace_budgets.unknown()
+    }
     return [
-        _Source(_cluster(snapshot, list(_others(snapshot)), _plain_budgets(snapshot)), file)
-        for snapshot, file in dumped(files)
+        unstructured(Resource(group, "v1", kind, f"{kind.lower()}s"))
+        for group, kind in sorted(places)
     ]
 
 

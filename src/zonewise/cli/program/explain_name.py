@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from zonewise.api.errors import ConfigError, NotFound, Status
+from zonewise.cli.program.dump_kinds import lacking
 from zonewise.cli.program.options import Options
 from zonewise.cli.program.screen import rendered
-from zonewise.cli.program.sources import dumped, live, only, readable
+from zonewise.cli.program.sources import dumped, live, not_dumped, only, readable
 
 if TYPE_CHECKING:
     from zonewise.explain.name import NameClient, NameReport
@@ -33,6 +34,8 @@ def print_name(
     _check(client)
     snapshot = only(tuple(dumped(files)))[0] if files else live(options, _kinds())
     report = _report(snapshot, name, client, domain)
+    if missing := _lacking(snapshot, report, client):
+        raise NotFound(Status(message=missing, code=404))
     click.echo(name_page(report) if output in (None, "table") else rendered(report.plain(), output))
     return 1 if report.code == "NXDOMAIN" else 0
 
@@ -42,6 +45,20 @@ def _kinds() -> tuple[type[Any], ...]:
     from zonewise.api.objects.locator import PodLocator
 
     return Service, LeanEndpointSlice, Node, Pod, PodLocator
+
+
+def _lacking(snapshot: Snapshot, report: NameReport, client: str | None) -> str:
+    """What a dump would need for this report to be true; "" if it has it.
+
+    Only answers that depend on the client's place need places: of nodes, and of pods or locators.
+    """
+    service, part, node, pod, locator = _kinds()
+    needed = [service]
+    if report.by_endpoints:
+        needed.append(part)
+        if client is not None:
+            needed += [node, *((pod,) if snapshot.lacks(locator) else ())]
+    return lacking(snapshot, needed, ", ".join(snapshot.files))
 
 
 def _report(snapshot: Snapshot, name: str, client: str | None, domain: str) -> NameReport:
@@ -122,6 +139,8 @@ def _client(text: str | None, locators: Locators, snapshot: Snapshot) -> NameCli
         *_, pod_kind, locator = _kinds()
         if not readable(snapshot, locator):
             snapshot.all(pod_kind)
+            what = f"pod {name} in namespace {namespace}"
+            not_dumped(snapshot, pod_kind, what)
         sentence = f"--client {text}: there is no pod {name} in namespace {namespace}"
         advice = f"kubectl get pods -n {namespace} shows which there are"
         raise NotFound(Status(message=f"{sentence}; {advice}", code=404))

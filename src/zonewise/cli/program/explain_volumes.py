@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from zonewise.api.errors import ConfigError, NotFound, Status
+from zonewise.cli.program.dump_kinds import lacking
 from zonewise.cli.program.options import Options
 from zonewise.cli.program.screen import is_plain, rendered
-from zonewise.cli.program.sources import absent, dumped, live, only, readable
+from zonewise.cli.program.sources import absent, dumped, live, not_dumped, only, readable
 
 if TYPE_CHECKING:
     from zonewise.api.meta import Key
@@ -40,14 +41,33 @@ def print_volume(
         name = bare
     if files:
         namespace = options.namespace or DEFAULT_NAMESPACE
-        cluster = _cluster(only(tuple(dumped(files)))[0])
+        snapshot = only(tuple(dumped(files)))[0]
     else:
         from zonewise.cli.program.connection import cluster_config
 
         namespace = cluster_config(options).namespace
-        cluster = _cluster(live(options, _kinds()))
-    report = _found(cluster, what, name, namespace)
+        snapshot = live(options, _kinds())
+    cluster = _cluster(snapshot)
+    report = _found(snapshot, cluster, what, name, namespace)
+    missing = lacking(snapshot, _needed(report, cluster), ", ".join(snapshot.files))
+    if missing:
+        raise NotFound(Status(message=missing, code=404))
     click.echo(rendered(report.plain(), output) if is_plain(output) else volume_page(report))
+
+
+def _needed(report: VolumeReport, cluster: VolumeCluster) -> list[type[Any]]:
+    """The kinds without which a report says of an object that it is not there."""
+    _, volume, made_by, node, csi_node, pod, *_ = _kinds()
+    if report.reason.code == "VolumeMissing":
+        return [volume]
+    if report.volume:
+        return []
+    needed = [made_by]
+    if report.reason.code == "WaitsForPod":
+        needed.append(pod)
+    if cluster.configuration is not None:
+        needed += [node, csi_node]
+    return needed
 
 
 def _kinds() -> tuple[type[Any], ...]:
@@ -136,19 +156,24 @@ def _configuration(maps: tuple[Any, ...], csi_nodes: tuple[Any, ...]) -> Any:
         return None
 
 
-def _found(cluster: VolumeCluster, what: str, name: str, namespace: str) -> VolumeReport:
+def _found(
+    snapshot: Snapshot, cluster: VolumeCluster, what: str, name: str, namespace: str
+) -> VolumeReport:
     from zonewise.explain import explain_claim, explain_volume
 
+    claim_kind, volume_kind, *_ = _kinds()
     if what == "volume":
         volume = cluster.volumes.get(name)
         if volume is not None:
             return explain_volume(cluster, volume)
+        not_dumped(snapshot, volume_kind, f"PersistentVolume {name}")
         advice = "kubectl get pv shows which there are"
         sentence = f"there is no PersistentVolume {name}; {advice}"
         raise NotFound(Status(message=sentence, code=404))
     claim = cluster.claims.get((namespace, name))
     if claim is not None:
         return explain_claim(cluster, claim)
+    not_dumped(snapshot, claim_kind, f"PersistentVolumeClaim {name} in namespace {namespace}")
     elsewhere = (place for place, other in cluster.claims if other == name)
     kind, listing = "PersistentVolumeClaim", "kubectl get pvc -A"
     raise absent(kind, name, namespace, elsewhere=elsewhere, listing=listing)

@@ -8,8 +8,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import click
+
 from zonewise.api.errors import ApiError, ConfigError, Forbidden, NotFound, Status
+from zonewise.api.values.printable import visible
 from zonewise.cli.program import interrupts
+from zonewise.cli.program.dump_kinds import advice
 
 if TYPE_CHECKING:
     from zonewise.cli.program.options import Options
@@ -39,6 +43,35 @@ def dumped(files: Sequence[str]) -> Iterator[tuple[Snapshot, str]]:
     alone = len(files) == 1
     for snapshot in Snapshot.load(files):
         yield snapshot, ", ".join(Path(file).name if alone else file for file in snapshot.files)
+
+
+def usable(clusters: Iterable[tuple[T, str]]) -> list[T]:
+    """The clusters to report on, out of those that come with a sentence on what their dump lacks.
+
+    One of several that lacks something is noted and left out; if all do, that is an error.
+    """
+    kept, refused = [], []
+    for cluster, sentence in clusters:
+        if sentence:
+            refused.append(sentence)
+        else:
+            kept.append(cluster)
+    for sentence in refused if kept else refused[:-1]:
+        click.echo(f"note: {visible(sentence)}", err=True)
+    if refused and not kept:
+        raise NotFound(Status(message=refused[-1], code=404))
+    return kept
+
+
+def note_absences(absences: Iterable[tuple[str, str, str]]) -> None:
+    """Say which kinds are in which files not, each with its advice, and once for all files."""
+    files: dict[tuple[str, str], list[str]] = {}
+    for kind, file, how in absences:
+        files.setdefault((kind, how), []).append(file)
+    for (kind, how), named in files.items():
+        more = f" and {len(named) - 1} more" if len(named) > 1 else ""
+        text = f"note: there is no {kind} in {named[0]}{more}; {how}"
+        click.echo(visible(text), err=True)
 
 
 def only(clusters: Sequence[T], many: str = "") -> T:
@@ -81,10 +114,18 @@ def absent(
 ) -> NotFound:
     """That there is no such object, and where one of this name is, or what lists them all."""
     other = min(elsewhere, default="")
-    advice = (
+    what_to_do = (
         f"there is one in namespace {other}: add -n {other}"
         if other
         else f"{listing} shows which there are"
     )
-    sentence = f"there is no {kind} {name} in namespace {namespace}; {advice}"
+    sentence = f"there is no {kind} {name} in namespace {namespace}; {what_to_do}"
     return NotFound(Status(message=sentence, code=404))
+
+
+def not_dumped(snapshot: Snapshot, kind: type[Any], what: str) -> None:
+    """Refuse to say that ``what`` is not there if the dump says nothing of its kind."""
+    if snapshot.lacks(kind):
+        files = ", ".join(snapshot.files)
+        sentence = f"there is no {what}; {files} has no {kind.resource.kind} at all: "
+        raise NotFound(Status(message=sentence + advice([kind], snapshot), code=404))

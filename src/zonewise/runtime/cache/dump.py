@@ -1,7 +1,9 @@
 """Objects from files: what ``kubectl get … -o yaml`` and ``-o json`` print.
 
 A dump is YAML with any number of documents, or one JSON value. ``List`` and ``PodList`` are
-unpacked; what is inside a typed list gets its kind from the list. Nothing is decoded into types
+unpacked; what is inside a typed list gets its kind from the list. A typed list also says that its
+kind was dumped, even if it is empty; a plain ``List``, which is what ``kubectl get`` prints, does
+not. Nothing is decoded into types
 here: JSON objects stay bytes and YAML objects stay plain values until a type is requested, so
 reading a large dump costs only what is used of it. YAML is read as an API server reads it.
 
@@ -19,7 +21,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 import yaml
@@ -33,6 +35,9 @@ from zonewise.machinery.text import jsontext, yamltext
 from zonewise.machinery.text.jsontext import DEPTH_LIMIT
 
 T = TypeVar("T", bound=Object | Unstructured)
+
+KindKey: TypeAlias = tuple[str, str]
+"""Group and kind."""
 
 SIZE_LIMIT = 2 << 30
 TOO_DEEP = (
@@ -126,10 +131,13 @@ class DumpEntry:
         return self.document.error(sentence, line=self.line)
 
 
-def read_file(path: str | Path) -> list[DumpEntry]:
-    """The objects in a file, or on the standard input if the path is ``-``."""
+def read_file(path: str | Path, listed: set[KindKey] | None = None) -> list[DumpEntry]:
+    """The objects in a file, or on the standard input if the path is ``-``.
+
+    ``listed`` collects the kinds of its typed lists.
+    """
     if str(path) == "-":
-        return list(parse(sys.stdin.buffer.read(), "<stdin>"))
+        return list(parse(sys.stdin.buffer.read(), "<stdin>", listed))
     try:
         with Path(path).open("rb") as file:
             data = file.read(SIZE_LIMIT + 1)
@@ -138,7 +146,7 @@ def read_file(path: str | Path) -> list[DumpEntry]:
         raise ConfigError(f"cannot read {path}: {reason}") from error
     if len(data) > SIZE_LIMIT:
         raise ConfigError(f"{path} is larger than {SIZE_LIMIT >> 30} GiB; dump fewer kinds at once")
-    return list(parse(data, str(path)))
+    return list(parse(data, str(path), listed))
 
 
 def files_of(folder: Path) -> list[Path]:
@@ -154,15 +162,16 @@ def files_of(folder: Path) -> list[Path]:
     return files
 
 
-def parse(data: bytes, source: str) -> Iterator[DumpEntry]:
-    """The objects in the text of a dump."""
+def parse(data: bytes, source: str, listed: set[KindKey] | None = None) -> Iterator[DumpEntry]:
+    """The objects in the text of a dump; ``listed`` collects the kinds of its typed lists."""
     data = data.removeprefix(_BOM)
+    kinds = set[KindKey]() if listed is None else listed
     if data.lstrip()[:1] != b"{":
         for document in _yaml_documents(data, source):
-            yield from _from_yaml(document)
+            yield from _from_yaml(document, kinds)
     else:
         for document in _json_documents(data, source):
-            yield from _from_json(document)
+            yield from _from_json(document, kinds)
 
 
 def _json_documents(data: bytes, source: str) -> Iterator[Document]:
@@ -210,7 +219,7 @@ def _yaml_documents(data: bytes, source: str) -> Iterator[Document]:
         yield Document(source, data[start:], line + 1)
 
 
-def _from_json(document: Document) -> Iterator[DumpEntry]:
+def _from_json(document: Document, listed: set[KindKey]) -> Iterator[DumpEntry]:
     try:
         head = msgspec.json.decode(document.text, type=_ListHead)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -219,7 +228,9 @@ def _from_json(document: Document) -> Iterator[DumpEntry]:
     if msgspec.UNSET is head.items or not head.kind.endswith("List"):
         yield _named(DumpEntry(head.api_version, head.kind, msgspec.Raw(document.text), document))
         return
-    for place, raw in enumerate(_json_items(head.items, document)):
+    raws = _json_items(head.items, document)
+    _list(head, listed)
+    for place, raw in enumerate(raws):
         entry = DumpEntry(head.api_version, head.kind, raw, document, place)
         try:
             item = msgspec.json.decode(raw, type=_Head)
@@ -239,7 +250,7 @@ def _json_items(items: msgspec.Raw, document: Document) -> tuple[msgspec.Raw, ..
     return found or ()
 
 
-def _from_yaml(document: Document) -> Iterator[DumpEntry]:
+def _from_yaml(document: Document, listed: set[KindKey]) -> Iterator[DumpEntry]:
     try:
         value = yamltext.read(document.text).value
     except ParseError as error:
@@ -257,12 +268,18 @@ def _from_yaml(document: Document) -> Iterator[DumpEntry]:
         return
     if items is not None and not isinstance(items, list):
         raise document.error(NO_LIST)
+    _list(head, listed)
     for place, item in enumerate(items or ()):
         if not isinstance(item, dict):
             entry = DumpEntry(head.api_version, head.kind, {}, document, place)
             raise entry.error("not an object")
         own = _Head(api_version=_text(item, "apiVersion"), kind=_text(item, "kind"))
         yield _named(_inside(head, own, item, document, place))
+
+
+def _list(head: _Head | _ListHead, listed: set[KindKey]) -> None:
+    if head.kind != "List":
+        listed.add((head.api_version.rpartition("/")[0], head.kind.removesuffix("List")))
 
 
 def _inside(
@@ -372,9 +389,9 @@ def _yaml_item(text: bytes, place: int | None) -> int:
     return 0
 
 
-def by_kind(entries: Iterable[DumpEntry]) -> dict[tuple[str, str], list[DumpEntry]]:
+def by_kind(entries: Iterable[DumpEntry]) -> dict[KindKey, list[DumpEntry]]:
     """Entries by group and kind."""
-    result: dict[tuple[str, str], list[DumpEntry]] = {}
+    result: dict[KindKey, list[DumpEntry]] = {}
     for entry in entries:
         result.setdefault((entry.group, entry.kind), []).append(entry)
     return result

@@ -6,7 +6,8 @@ a class is first read.
 
 A missing kind is never silently empty. A kind that was not read raises when it is accessed, and so
 does one that the server forbade us to read; a kind that the cluster does not have is empty. A dump
-cannot tell "none" from "not dumped"; ``has`` says whether there is any.
+tells "none" from "not dumped" only by an empty list of that kind, which ``kubectl get --raw``
+prints and ``kubectl get`` does not; ``lacks`` says that it does not tell.
 
 Lists of a live snapshot are each consistent, but not with each other: they are read concurrently,
 ``PARALLEL`` at a time.
@@ -42,7 +43,8 @@ class Snapshot:
         self.files: tuple[str, ...] = ()
         """The files it was read from, as they were named."""
         self._typed: dict[type[Any], dict[Key, Any]] = {}
-        self._entries: dict[tuple[str, str], list[dump.DumpEntry]] = {}
+        self._entries: dict[dump.KindKey, list[dump.DumpEntry]] = {}
+        self._listed: set[dump.KindKey] = set()
         self._refused: dict[type[Any], Forbidden] = {}
         self._complete = False
 
@@ -91,7 +93,7 @@ class Snapshot:
     def parse(cls, text: bytes, source: str = "<text>") -> Snapshot:
         """A snapshot of the text of a dump."""
         made = cls()
-        made._add(dump.parse(text, source))
+        made._add(dump.parse(text, source, made._listed))
         return made
 
     @classmethod
@@ -120,7 +122,7 @@ class Snapshot:
     def _of_files(cls, paths: Iterable[str | Path], *, name: str) -> Snapshot:
         made = cls(name)
         for path in paths:
-            made._add(dump.read_file(path))
+            made._add(dump.read_file(path, made._listed))
             made.files += (str(path),)
         return made
 
@@ -138,6 +140,11 @@ class Snapshot:
     def has(self, cls: type[Any]) -> bool:
         """Whether there is any object of a class."""
         return bool(self._objects(cls))
+
+    def lacks(self, cls: type[Any]) -> bool:
+        """Whether a dump says nothing of a kind: no object, and no list that could be empty."""
+        key = (cls.resource.group, cls.resource.kind)
+        return self._complete and not self._entries.get(key) and key not in self._listed
 
     def kinds(self) -> dict[str, int]:
         """How many objects there are of each kind, by its name and group."""

@@ -1,0 +1,199 @@
+"""A dump that lacks a kind is not a cluster without it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cli.run_program import here
+from tests.explain.dumps import endpoint, listed, node, part, pod, service
+
+from zonewise.cli.program.dump_kinds import DUMP_COMMAND
+
+Capture = pytest.CaptureFixture[str]
+Item = dict[str, Any]
+RAW = "kubectl get --raw /apis/policy/v1/poddisruptionbudgets"
+
+
+def budget(kind: str, version: str) -> Item:
+    """A budget of all pods."""
+    return {
+        "apiVersion": version,
+        "kind": kind,
+        "metadata": {"name": "web", "namespace": "default"},
+        "spec": {"maxUnavailable": 1, "selector": {"matchLabels": {"app": "web"}}},
+    }
+
+
+PDB = budget("PodDisruptionBudget", "policy/v1")
+TDB = budget("TopologyDisruptionBudget", "zonewise.io/v1alpha1")
+EMPTY: Item = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudgetList", "items": []}
+NODES = [node("n1", "a"), node("n2", "b")]
+PODS = [pod("10.0.0.1", "n1"), pod("10.0.0.2", "n2")]
+SLICE = part([endpoint("10.0.0.1", on="n1"), endpoint("10.0.0.2", on="n2")])
+HEADLESS = service(clusterIP="None", annotations={})
+CLAIM: Item = {
+    "apiVersion": "v1",
+    "kind": "PersistentVolumeClaim",
+    "metadata": {"name": "data", "namespace": "default"},
+    "spec": {"storageClassName": "fast", "resources": {"requests": {"storage": "1Gi"}}},
+}
+BOUND = CLAIM | {"spec": CLAIM["spec"] | {"volumeName": "v"}}
+LATE: Item = {
+    "apiVersion": "storage.k8s.io/v1",
+    "kind": "StorageClass",
+    "metadata": {"name": "fast"},
+    "provisioner": "ebs.csi.aws.com",
+    "volumeBindingMode": "WaitForFirstConsumer",
+}
+
+
+def written(folder: Path, items: Iterable[Item]) -> Path:
+    """A dump of these objects."""
+    path = folder / "all.yaml"
+    path.write_text(json.dumps(listed(items)))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("words", "items", "missing"),
+    [
+        (("pods", "-A"), [*NODES, *PODS], "PodDisruptionBudget"),
+        (("pod", "p-10.0.0.1"), [*NODES, *PODS], "PodDisruptionBudget"),
+        (("budgets", "-A"), [*NODES, *PODS], "PodDisruptionBudget"),
+        (("pods", "-A"), [*NODES, PDB], "Pod"),
+        (("pods", "-A"), [*PODS, PDB], "Node"),
+        (("budgets", "-A"), [*PODS, TDB], "Node"),
+        (("services", "-A"), [service(), SLICE], "Node"),
+        (("services", "-A"), [*NODES, SLICE], "Service"),
+        (("services", "-A"), [*NODES, service()], "EndpointSlice"),
+        (("services", "-A"), [*NODES, *PODS, service()], "EndpointSlice"),
+        (("service", "web"), [*NODES, service()], "EndpointSlice"),
+        (("name", "web.default.svc"), [*NODES, *PODS, SLICE], "Service"),
+        (("name", "web.default.svc"), [*NODES, *PODS, HEADLESS], "EndpointSlice"),
+        (("name", "web.default.svc", "--client", "10.0.0.9"), [HEADLESS, SLICE, *NODES], "Pod"),
+        (("name", "web.default.svc", "--client", "10.0.0.9"), [HEADLESS, SLICE, *PODS], "Node"),
+        (("pvc", "data"), [CLAIM], "StorageClass"),
+        (("pvc", "data"), [BOUND, LATE], "PersistentVolume"),
+        (("pvc", "data"), [CLAIM, LATE], "Pod"),
+    ],
+)
+def test_what_a_dump_lacks_is_refused(
+    words: tuple[str, ...], items: list[Item], missing: str, tmp_path: Path, capsys: Capture
+) -> None:
+    """The sentence names the kind and how to dump it, and nothing else is said."""
+    path = written(tmp_path, items)
+    result = here(capsys, "explain", *words, "-f", path)
+    assert (result.code, result.out) == (1, "")
+    plural = "storageclasses" if missing == "StorageClass" else f"{missing.lower()}s"
+    said = f"error: there is no {missing} in {path}; dump {plural} as well"
+    assert result.sentence().startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("services", "-A"), "there is no Service and no Node and no EndpointSlice in"),
+        (("service", "web"), "there is no Service and no Node and no EndpointSlice in"),
+        (("pods", "-A"), "there is no Node and no Pod and no PodDisruptionBudget in"),
+        (("budgets", "-A"), "there is no Node and no PodDisruptionBudget in"),
+        (("name", "web.shop.svc"), "there is no Service in"),
+        (("volume", "v"), "there is no PersistentVolume v;"),
+        (("pvc", "data"), "there is no PersistentVolumeClaim data in namespace default;"),
+    ],
+)
+def test_an_empty_file_is_no_cluster(
+    words: tuple[str, ...], said: str, tmp_path: Path, capsys: Capture
+) -> None:
+    """It says what to dump, whatever is asked for."""
+    path = tmp_path / "empty.yaml"
+    path.write_text("")
+    result = here(capsys, "explain", *words, "-f", path)
+    assert (result.code, result.out) == (1, "")
+    assert said in result.sentence()
+    assert "as well" in result.sentence()
+
+
+def test_a_cluster_without_budgets_can_be_told(tmp_path: Path, capsys: Capture) -> None:
+    """What the sentence advises, an empty list of the kind, says that there are none."""
+    path = written(tmp_path, [*NODES, *PODS])
+    refused = here(capsys, "explain", "pods", "-A", "-f", path)
+    assert refused.sentence().endswith(f"or if the cluster has none add what {RAW} prints")
+    (tmp_path / "pdb.json").write_text(json.dumps(EMPTY))
+    result = here(capsys, "explain", "pods", "-A", "-f", path, "-f", tmp_path / "pdb.json")
+    assert (result.code, result.err) == (0, "")
+    assert result.out.count("Uncovered") == 2
+
+
+def test_budgets_of_ours_are_not_needed(tmp_path: Path, capsys: Capture) -> None:
+    """A server without the definitions cannot dump them."""
+    path = written(tmp_path, [*NODES, *PODS, PDB])
+    assert here(capsys, "explain", "pods", "-A", "-f", path).err == ""
+
+
+def test_budgets_of_ours_alone_are_noted(tmp_path: Path, capsys: Capture) -> None:
+    """They may be all there are; that others were not read is said, once for all files."""
+    for name in ("a.json", "b.json", "c.json"):
+        (tmp_path / name).write_text(json.dumps(listed([*NODES, *PODS, TDB])))
+    result = here(capsys, "explain", "pods", "-A", "-f", tmp_path)
+    assert result.code == 0
+    assert result.err.startswith("note: there is no PodDisruptionBudget in a.json and 2 more; dump")
+    assert result.err.count("\n") == 1
+
+
+def test_owners_that_were_not_dumped_are_noted(tmp_path: Path, capsys: Capture) -> None:
+    """How many pods they want is not known, and the note says of which kind they are."""
+    owned = [
+        one
+        | {
+            "metadata": one["metadata"]
+            | {
+                "ownerReferences": [
+                    {
+                        "apiVersion": "apps/v1",
+                        "kind": "ReplicaSet",
+                        "name": "web-1",
+                        "controller": True,
+                    }
+                ]
+            }
+        }
+        for one in PODS
+    ]
+    path = written(tmp_path, [*NODES, *owned, PDB, TDB])
+    result = here(capsys, "explain", "budgets", "-A", "-f", path)
+    assert result.code == 0
+    assert (
+        "there is no ReplicaSet in all.yaml; it owns pods: dump replicasets as well" in result.err
+    )
+
+
+def test_of_a_folder_the_others_are_told(tmp_path: Path, capsys: Capture) -> None:
+    """A cluster whose dump lacks a kind is noted and left out."""
+    (tmp_path / "a.json").write_text(json.dumps(listed([*NODES, *PODS])))
+    (tmp_path / "b.json").write_text(json.dumps(listed([*NODES, *PODS, PDB])))
+    result = here(capsys, "explain", "pods", "-A", "-f", tmp_path, "-o", "jsonl")
+    assert result.code == 0
+    assert {json.loads(line)["file"] for line in result.out.splitlines()} == {"b.json"}
+    assert f"note: there is no PodDisruptionBudget in {tmp_path / 'a.json'}; dump" in result.err
+
+
+def test_routes_without_slices_are_refused(tmp_path: Path, capsys: Capture) -> None:
+    """No slice in a dump is not a cluster that rejects everything."""
+    path = written(tmp_path, [*NODES, service(clusterIP="10.96.0.1")])
+    result = here(capsys, "proxy", "--dry-run", "-f", path)
+    assert (result.code, result.out) == (1, "")
+    said = f"error: there is no EndpointSlice in {path}; dump endpointslices as well"
+    assert result.sentence() == said
+    noted = here(capsys, "proxy", "--dry-run", "-f", written(tmp_path, NODES))
+    assert noted.code == 0
+    assert noted.err == f"note: there is no Service in {path}; dump services as well\n"
+
+
+@pytest.mark.parametrize("name", ["explain", "proxy", "up"])
+def test_help_has_the_one_list(name: str, capsys: Capture) -> None:
+    """The command that makes a dump is in the help of all that read one, in one piece."""
+    assert f"  {DUMP_COMMAND} > dump.yaml\n" in here(capsys, name, "--help").out
