@@ -181,7 +181,7 @@ def test_modes(annotations: dict[str, str], spec: dict[str, Any], code: str, mod
         assert told.primary.endpoints[0].hint.nodes == ("n1",)
     if mode == "PreferSameZone":
         overloads = [row["overload"] for row in told.plain()["zones"]]
-        assert overloads == [-0.555556, None, 0.333333]
+        assert overloads == [-0.222222, None, 0.666667]
 
 
 def test_dual_stack() -> None:

@@ -165,7 +165,10 @@ def test_flow_adds_what_every_zone_sends() -> None:
     assert result.overload == 0
     uneven = flow(known, shares(3, 1, 4))
     assert uneven.overload == Fraction(1, 4)
-    assert flow((), shares(1, 1)) == flow(known, shares())
+    nobody = flow((), shares(1, 1))
+    assert (nobody.in_zone, nobody.unanswered, nobody.silent) == (0, 1, 2)
+    unsent = flow(known, shares())
+    assert (unsent.in_zone, unsent.unanswered, unsent.silent) == (0, 0, 0)
 
 
 def test_flow_without_hints_is_even() -> None:

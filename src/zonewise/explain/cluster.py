@@ -16,7 +16,17 @@ from zonewise.api.meta import Key, Object
 from zonewise.api.objects.core import Node, Service
 from zonewise.api.objects.discovery import LeanEndpointSlice
 from zonewise.api.objects.pod import Pod
-from zonewise.topology import EligibleNodes, MissingCpu, MissingZone, Shares, shares_of, zone_of
+from zonewise.topology import (
+    EligibleNodes,
+    MissingCpu,
+    MissingZone,
+    Shares,
+    counts,
+    cpu_milli,
+    shares_of,
+    zone_of,
+)
+from zonewise.traffic.routes import ProxyLocation
 from zonewise.traffic.slices import service_of
 
 DEFAULT_NAMESPACE = "default"
@@ -63,6 +73,21 @@ class ReportedCluster:
                 missing_zone=self.settings.missing_zone,
             )
         return known
+
+    @cached_property
+    def labels(self) -> dict[str, dict[str, str]]:
+        """The labels of every node."""
+        return {name: node.metadata.labels for name, node in self.nodes.items()}
+
+    @cached_property
+    def senders(self) -> tuple[tuple[ProxyLocation, int], ...]:
+        """Where traffic starts, and how much of it: on every node that counts, by its CPU.
+
+        As for shares, all count alike if the CPU of one is missing and the settings say so.
+        """
+        counting = [node for _, node in sorted(self.nodes.items()) if counts(node)]
+        alike = self.settings.missing_cpu is MissingCpu.EQUAL and not all(map(cpu_milli, counting))
+        return tuple((ProxyLocation.of(node), 1 if alike else cpu_milli(node)) for node in counting)
 
     def pods(self, service: Service) -> list[Pod] | None:
         """The pods a Service selects, by name; None if there is no pod to decide by."""

@@ -63,6 +63,16 @@ class KeysReport:
     rejected: Fraction
     ignored: tuple[Reason, ...] = ()
 
+    @property
+    def in_zone_of_answered(self) -> Fraction:
+        """The part of the traffic that is not rejected which stays in its zone."""
+        return self.in_zone / (1 - self.rejected) if self.rejected < 1 else Fraction(0)
+
+    @property
+    def silent(self) -> int:
+        """On how many nodes some port rejects everything."""
+        return len({one.node for one in self.nodes if not one.endpoints})
+
     def plain(self) -> dict[str, Any]:
         """As JSON has it."""
         return {
@@ -118,7 +128,7 @@ def keys_report(cluster: ReportedCluster, service: Service, family: str) -> Keys
     for port, known in _by_port(cluster, service, family).items():
         alike.setdefault(known, []).append(port)
     every = sum(map(len, alike.values()))
-    labels = {name: node.metadata.labels for name, node in cluster.nodes.items()}
+    labels = cluster.labels
     made: dict[tuple[str | None, ...], list[Selection[TrafficEndpoint]]] = {}
     verdicts: list[KeyVerdict] = []
     total, stays, lost = 0, Fraction(0), Fraction(0)

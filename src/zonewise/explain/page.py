@@ -9,6 +9,7 @@ from zonewise.api.values.printable import visible
 from zonewise.explain.columns import table
 from zonewise.explain.report import FamilyReport, ServiceReport
 from zonewise.traffic import LIMITED, TrafficEndpoint, ZoneRow
+from zonewise.traffic.routes.choice import usable
 
 ROWS = 50
 """How many endpoints are shown; a page is to be read."""
@@ -29,6 +30,7 @@ def service_page(report: ServiceReport) -> str:
 def services_page(reports: Sequence[tuple[str, ServiceReport]]) -> str:
     """Many Services, a line each; files are named if there are several."""
     named = len({file for file, _ in reports}) > 1
+    lossy = any(report.primary.decided.unanswered for _, report in reports)
     heads = ["NAMESPACE", "NAME", "MODE", "HINTS", "ENDPOINTS", "IN-ZONE", "WITHOUT", "LIMIT"]
     rows = []
     for file, report in reports:
@@ -37,16 +39,35 @@ def services_page(reports: Sequence[tuple[str, ServiceReport]]) -> str:
             report.namespace,
             report.service,
             report.mode.value,
-            "yes" if part.decided.hinted else f"no: {part.reason.code}",
+            _hinted(part),
             str(sum(target.ready for target in part.endpoints)),
-            _percent(part.decided.in_zone),
-            _percent(part.in_zone_without_hints),
-            _percent(part.in_zone_limit),
+            _in_zone(part, part.decided.in_zone),
+            _in_zone(part, part.in_zone_without_hints),
+            _in_zone(part, _limit(report, part)[1]) if report.limited else "-",
+            *([_percent(part.decided.unanswered)] if lossy else ()),
         ]
         rows.append([file, *row] if named else row)
-    return "\n".join(
-        table(["FILE", *heads] if named else heads, rows, right=("l" if named else "") + "llllrrrr")
-    )
+    heads += ["UNANSWERED"] * lossy
+    right = "l" * named + "llllrrrr" + "r" * lossy
+    return "\n".join(table(["FILE", *heads] if named else heads, rows, right=right))
+
+
+def _hinted(part: FamilyReport) -> str:
+    if not part.decided.hinted:
+        return f"no: {part.reason.code}"
+    return "yes, kept: it had hints" if part.kept else "yes"
+
+
+def _limit(report: ServiceReport, part: FamilyReport) -> tuple[str, Fraction]:
+    """The overload that is allowed, and the most that can stay in its zone with it."""
+    if part.kept:
+        return f"up to {report.limits.drop} %", part.in_zone_limit_to_keep
+    return f"below {report.limits.add} %", part.in_zone_limit
+
+
+def _in_zone(part: FamilyReport, exact: Fraction) -> str:
+    """A part of the answered traffic; there is none without endpoints."""
+    return _percent(exact) if any(map(usable, part.endpoints)) else "-"
 
 
 def _family(report: ServiceReport, part: FamilyReport) -> list[list[str]]:
@@ -97,18 +118,25 @@ def _endpoint(target: TrafficEndpoint) -> list[str]:
 
 
 def _traffic(report: ServiceReport, part: FamilyReport) -> list[str]:
-    if not part.zones:
+    if not part.zones or not any(map(usable, part.endpoints)):
         return []
     rows = [
         ["expected now" if part.up_to_date else "as decided", _percent(part.decided.in_zone)],
         ["without hints", _percent(part.in_zone_without_hints)],
-        [f"best below {report.limits.add} % overload", _percent(part.in_zone_limit)],
     ]
+    if report.limited:
+        allowed, limit = _limit(report, part)
+        rows.append([f"best {allowed} overload", _percent(limit)])
     if not part.up_to_date:
         rows.append(["with the slices as they are", _percent(part.applied.in_zone)])
     if part.stock is not None:
         rows.append(["with proxies that do not know weights", _percent(part.stock.in_zone)])
     lines = table(["TRAFFIC IN ITS ZONE", ""], rows, right="lr")
+    if part.decided.unanswered:
+        lines.append(
+            f"{_percent(part.decided.unanswered)} of the traffic gets no answer: it is dropped on"
+            f" {part.decided.silent} of {part.senders} nodes, which have no endpoint of their own."
+        )
     if part.decided.hinted:
         lines.append(
             f"The busiest endpoint gets {_percent(part.decided.overload)} more than average"
@@ -116,6 +144,11 @@ def _traffic(report: ServiceReport, part: FamilyReport) -> list[str]:
         if report.mode in LIMITED:
             lines[-1] += f"; hints are taken away above {report.limits.drop} %"
         lines[-1] += "."
+    if part.kept:
+        lines.append(
+            "Kept: it had hints. A Service without hints gets them only below"
+            f" {report.limits.add} %."
+        )
     return lines
 
 

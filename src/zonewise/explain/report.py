@@ -17,19 +17,26 @@ DECIMALS = 6
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """What becomes of the traffic under some hints."""
+    """What becomes of the traffic under some hints.
+
+    ``in_zone`` is the part of the answered traffic that stays in its zone, ``unanswered`` the part
+    of all that finds no endpoint although there are some, on ``silent`` nodes.
+    """
 
     hinted: bool
     in_zone: Fraction
     overload: Fraction
+    unanswered: Fraction = Fraction(0)
+    silent: int = 0
 
     def plain(self) -> dict[str, Any]:
         """As JSON has it."""
+        lost = {"unanswered": number(self.unanswered)} if self.unanswered else {}
         return {
             "hinted": self.hinted,
             "inZone": number(self.in_zone),
             "overload": number(self.overload),
-        }
+        } | lost
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +59,20 @@ class FamilyReport:
     """In mode weighted, what proxies without support for weights do."""
     keys: KeysReport | None = None
     """What its topology keys mean, if it has some."""
+    kept: bool = False
+    """Whether it has hints only because it had some: they would not be added anew."""
+    in_zone_limit_to_keep: Fraction = Fraction(0)
+    """As ``in_zone_limit``, at the limit above which hints are dropped."""
+    senders: int = 0
+    """On how many nodes traffic starts."""
 
     def plain(self) -> dict[str, Any]:
         """As JSON has it."""
-        keys = {} if self.keys is None else {"topologyKeys": self.keys.plain()}
+        more: dict[str, Any] = {}
+        if self.keys is not None:
+            more["topologyKeys"] = self.keys.plain()
+        if self.decided.unanswered:
+            more["unanswered"] = number(self.decided.unanswered)
         return {
             "hinted": self.decided.hinted,
             "reason": {
@@ -70,7 +87,7 @@ class FamilyReport:
             "inZoneLimit": number(self.in_zone_limit),
             "overload": number(self.decided.overload),
             "applied": self.applied.plain(),
-            **keys,
+            **more,
         } | self._weighted()
 
     def _weighted(self) -> dict[str, Any]:
@@ -107,6 +124,8 @@ class ServiceReport:
     families: tuple[FamilyReport, ...]
     notes: tuple[str, ...] = ()
     """What the report could not take into account, a sentence each."""
+    limited: bool = True
+    """Whether limits of overload apply, or would if the Service asked for hints."""
 
     @property
     def primary(self) -> FamilyReport:

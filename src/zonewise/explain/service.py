@@ -8,11 +8,12 @@ a proxy sees, also those in slices of other controllers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from zonewise.api.objects.core import Service
+from zonewise.api.objects.discovery import LeanEndpointSlice
 from zonewise.api.reason import Reason
 from zonewise.explain.cluster import ReportedCluster, key_of
 from zonewise.explain.endpoints import (
@@ -20,27 +21,35 @@ from zonewise.explain.endpoints import (
     endpoints_of,
     ours_and_foreign,
 )
-from zonewise.explain.keys import keys_report
+from zonewise.explain.keys import KeysReport, keys_report
 from zonewise.explain.report import Effect, FamilyReport, ServiceReport
 from zonewise.topology import EligibleNodes, Shares, reach_of
 from zonewise.traffic import (
+    LIMITED,
     NO_HINT,
     SHARE_NODES_ANNOTATION,
+    Flow,
     Hint,
+    HintDecision,
     HintRequest,
     Mode,
+    OverloadLimits,
+    Previous,
+    ServicePolicy,
     ServiceSnapshot,
     ShareNodes,
     TrafficEndpoint,
     decide,
     flow,
-    flow_under,
+    flow_from,
     hint_request_of,
     in_zone_limit,
     invalid_keys,
     zone_rows,
 )
-from zonewise.traffic.slices import MANAGED_BY_LABEL, families_of
+from zonewise.traffic.routes.choice import usable
+from zonewise.traffic.slices import MANAGED_BY_LABEL, MANAGER, families_of
+from zonewise.traffic.weights import parse_weights
 
 _ALL_NODES = (
     f"The shares are those of all nodes: without pods it is unknown what"
@@ -60,21 +69,23 @@ def explain_service(cluster: ReportedCluster, service: Service) -> ServiceReport
     ours, foreign = ours_and_foreign(slices)
     pods = cluster.pods(service)
     hint_request = hint_request_of(service, cluster.settings.gates)
-    refusal = _nobody_decides(service, ours, foreign)
+    refusal = _nobody_decides(service, slices, asked=hint_request.mode is not Mode.OFF)
     if refusal is not None:
         hint_request, ours, foreign, pods = (
-            HintRequest(reason=hint_request.reason or refusal),
+            HintRequest(reason=refusal),
             ours + foreign,
             [],
             None,
         )
     tolerated = hint_request.share_nodes is ShareNodes.TOLERATED
     shares = cluster.shares(reach_of(pods or ()) if tolerated else EligibleNodes())
+    policy = _policy(cluster, service)
     families = []
     for family in families_of(service, slices):
         known = endpoints_of(cluster, service, ours, foreign, pods, family)
-        made = _family(family, hint_request, shares, known)
-        families.append(replace(made, keys=keys_report(cluster, service, family)))
+        keys = keys_report(cluster, service, family)
+        flows = _Flows(cluster, policy, shares, keys)
+        families.append(_family(family, hint_request, flows, known))
     namespace, name = key_of(service)
     notes = [_ALL_NODES] if tolerated and pods is None else []
     if ignored := invalid_keys(service):
@@ -83,9 +94,84 @@ def explain_service(cluster: ReportedCluster, service: Service) -> ServiceReport
     notes += [_sentence(f"{one.object}: {one}") for one in ignored_slices]
     if service.spec.cluster_ip == "None":
         notes.append(_HEADLESS)
+    mode = hint_request.mode
+    free = mode is Mode.OFF and not (policy.internal_local or policy.keys or refusal)
     return ServiceReport(
-        name, namespace, hint_request.mode, hint_request.limits, tuple(families), tuple(notes)
+        name,
+        namespace,
+        mode,
+        hint_request.limits,
+        tuple(families),
+        tuple(notes),
+        limited=mode in LIMITED or free,
     )
+
+
+def _policy(cluster: ReportedCluster, service: Service) -> ServicePolicy:
+    """What proxies go by; with a headless Service there are none, and only keys and hints count."""
+    policy = ServicePolicy.of(service, cluster.settings.gates)
+    return replace(policy, internal_local=False) if service.spec.cluster_ip == "None" else policy
+
+
+@dataclass(frozen=True, slots=True)
+class _Flows:
+    """What proxies do with endpoints of a Service, whatever hints and weights these carry."""
+
+    cluster: ReportedCluster
+    policy: ServicePolicy
+    shares: Shares
+    keys: KeysReport | None
+
+    def of(self, targets: tuple[TrafficEndpoint, ...], weights: str = "") -> Flow:
+        """Where the traffic goes.
+
+        Zones stand for their nodes as long as all nodes of a zone do the same.
+        """
+        policy, rows = self.policy, parse_weights(weights)
+        if not (policy.keys or policy.internal_local or _for_nodes(targets)):
+            return flow(_as_obeyed(policy, targets), self.shares, rows if policy.hints else None)
+        labels = self.cluster.labels
+        found = flow_from(
+            targets,
+            self.cluster.senders,
+            lambda known, place: policy.internal(known, place, labels, rows),
+        )
+        if self.keys is None or policy.internal_local:
+            return found
+        # Ports may have endpoints of their own, which the report on the keys distinguishes.
+        return replace(
+            found,
+            in_zone=self.keys.in_zone_of_answered,
+            unanswered=self.keys.rejected,
+            silent=self.keys.silent,
+        )
+
+    def effect(self, targets: tuple[TrafficEndpoint, ...], weights: str, *, hinted: bool) -> Effect:
+        """What becomes of the traffic; without any endpoint the verdict says so already."""
+        result = self.of(targets, weights)
+        lost = any(map(usable, targets)) and result.unanswered > 0
+        return Effect(
+            hinted,
+            result.in_zone,
+            max(result.overload, Fraction(0)),
+            result.unanswered if lost else Fraction(0),
+            result.silent if lost else 0,
+        )
+
+
+def _as_obeyed(
+    policy: ServicePolicy, targets: tuple[TrafficEndpoint, ...]
+) -> tuple[TrafficEndpoint, ...]:
+    return targets if policy.hints else _bare(targets)
+
+
+def _bare(targets: tuple[TrafficEndpoint, ...]) -> tuple[TrafficEndpoint, ...]:
+    """The same endpoints without hints."""
+    return tuple(replace(one, hint=NO_HINT) if one.hint else one for one in targets)
+
+
+def _for_nodes(targets: tuple[TrafficEndpoint, ...]) -> bool:
+    return any(target.hint.nodes for target in targets if target.ready)
 
 
 def _sentence(text: str) -> str:
@@ -93,8 +179,12 @@ def _sentence(text: str) -> str:
 
 
 def _nobody_decides(
-    service: Service, ours: Sequence[object], foreign: Sequence[object]
+    service: Service, slices: Iterable[LeanEndpointSlice], *, asked: bool
 ) -> Reason | None:
+    """Why no controller decides hints of a Service, whatever it asks for.
+
+    A dump that was cut down does not say who writes a slice; then a Service that asks is believed.
+    """
     namespace, name = key_of(service)
     about = f"Service/{namespace}/{name}"
     if service.spec.type == "ExternalName":
@@ -103,7 +193,9 @@ def _nobody_decides(
             message="the Service is a name for something outside of the cluster",
             object=about,
         )
-    if foreign and not ours and not service.spec.selector:
+    writers = {part.metadata.labels.get(MANAGED_BY_LABEL, "") for part in slices}
+    elsewhere = MANAGER not in writers and (not asked or writers - {""})
+    if writers and elsewhere and not service.spec.selector:
         return Reason(
             code="NoSelector",
             message="the Service has no selector, so its slices and hints are written elsewhere",
@@ -114,14 +206,13 @@ def _nobody_decides(
 
 
 def _family(
-    family: str, hint_request: HintRequest, shares: Shares, endpoints: ServiceEndpoints
+    family: str, hint_request: HintRequest, flows: _Flows, endpoints: ServiceEndpoints
 ) -> FamilyReport:
-    snapshot = ServiceSnapshot(hint_request, shares, endpoints.ours, endpoints.foreign)
+    snapshot = ServiceSnapshot(hint_request, flows.shares, endpoints.ours, endpoints.foreign)
     decision = decide(snapshot, endpoints.previous)
     decided = decision.applied(endpoints.ours)
     everyone = (*decided, *endpoints.foreign)
     there = (*endpoints.written, *endpoints.foreign)
-    bare = tuple(replace(one, hint=NO_HINT) if one.hint else one for one in everyone)
     # A slice of another controller carries no weights, and then proxies obey none.
     weighed = not any(target.ready for target in endpoints.foreign)
     decided_weights = decision.weights if weighed else ""
@@ -131,30 +222,42 @@ def _family(
         reason=(*decision.warnings, decision.reason)[0],
         zones=zone_rows(snapshot, decision),
         endpoints=tuple(sorted(everyone, key=lambda target: target.name)),
-        decided=_effect(everyone, shares, decided_weights, hinted=decision.hinted),
-        applied=_effect(there, shares, written_weights, hinted=_obeyed(there)),
-        in_zone_without_hints=flow(bare, shares).in_zone,
+        decided=flows.effect(everyone, decided_weights, hinted=decision.hinted),
+        applied=flows.effect(there, written_weights, hinted=_obeyed(there)),
+        in_zone_without_hints=flows.of(_bare(everyone)).in_zone,
         in_zone_limit=in_zone_limit(replace(snapshot, targets=everyone)),
         up_to_date=_hints(decided) == _hints(endpoints.written)
         and decision.weights == endpoints.previous.weights,
         weights=decision.weights,
         stock=(
-            _effect(everyone, shares, "", hinted=bool(decision.hints))
+            flows.effect(everyone, "", hinted=bool(decision.hints))
             if hint_request.mode is Mode.WEIGHTED
             else None
         ),
+        keys=flows.keys,
+        kept=_kept(snapshot, decision, endpoints.previous),
+        in_zone_limit_to_keep=in_zone_limit(
+            replace(snapshot, targets=everyone, hint_request=_at_most(hint_request))
+        ),
+        senders=len(flows.cluster.senders),
     )
+
+
+def _at_most(hint_request: HintRequest) -> HintRequest:
+    """The same request if hints were added up to where they are dropped."""
+    highest = hint_request.limits.drop
+    return replace(hint_request, limits=OverloadLimits(highest, highest))
+
+
+def _kept(snapshot: ServiceSnapshot, decision: HintDecision, previous: Previous) -> bool:
+    """Whether there are hints only because there were some."""
+    if not (decision.hinted and previous.hinted and decision.mode is Mode.AUTO):
+        return False
+    return not decide(snapshot, Previous()).hinted
 
 
 def _hints(targets: Iterable[TrafficEndpoint]) -> dict[str, Hint]:
     return {target.name: target.hint for target in targets if target.ready}
-
-
-def _effect(
-    targets: tuple[TrafficEndpoint, ...], shares: Shares, weights: str, *, hinted: bool
-) -> Effect:
-    result = flow_under(weights, targets, shares)
-    return Effect(hinted, result.in_zone, max(result.overload, Fraction(0)))
 
 
 def _obeyed(targets: Iterable[TrafficEndpoint]) -> bool:

@@ -323,7 +323,7 @@ def zone_rows(snapshot: ServiceSnapshot, decision: HintDecision) -> tuple[ZoneRo
     there = Counter(target.zone for target in targets)
     assigned = Counter(zone for hint in decision.hints.values() for zone in hint.zones)
     usable = shares.total > 0
-    highest = _highest(decision.hints.values(), shares, len(targets), assigned)
+    highest = _highest(snapshot, decision, targets)
     minimum = snapshot.hint_request.limits.to_add(shares, len(targets)) if usable else {}
     return tuple(
         ZoneRow(
@@ -341,18 +341,18 @@ def zone_rows(snapshot: ServiceSnapshot, decision: HintDecision) -> tuple[ZoneRo
 
 
 def _highest(
-    hints: Iterable[Hint], shares: Shares, endpoints: int, assigned: Mapping[str, int]
+    snapshot: ServiceSnapshot, decision: HintDecision, targets: Iterable[TrafficEndpoint]
 ) -> dict[str, Fraction]:
-    """The overload of the busiest endpoint that is for each zone."""
-    each = {
-        zone: shares.share(zone) * endpoints / assigned[zone]
-        for zone in shares.weights
-        if assigned[zone]
-    }
+    """The overload of the busiest endpoint that is for each zone, with all that it gets.
+
+    A zone that no endpoint is for uses all of them, and they carry that as well.
+    """
+    hinted = decision.applied(targets)
+    loads = flow(hinted, snapshot.shares).loads
     found: dict[str, Fraction] = {}
-    for zones in {hint.zones for hint in hints}:
-        load = sum((each.get(zone, Fraction(0)) for zone in zones), Fraction(-1))
-        for zone in zones:
+    for target in hinted:
+        load = loads.get(target.name, Fraction(-1))
+        for zone in target.hint.zones:
             found[zone] = max(found.get(zone, load), load)
     return found
 

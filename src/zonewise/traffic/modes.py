@@ -35,6 +35,8 @@ SHARE_NODES_ANNOTATION = "zonewise.io/share-nodes"
 AUTO = ("Auto", "auto")
 SILENT = ("", "Disabled", "disabled")
 
+_NOT_ASKED = "NotAsked"
+
 
 class Mode(Enum):
     """How endpoints are hinted."""
@@ -81,9 +83,9 @@ class HintRequest:
 def hint_request_of(service: Service, gates: Mapping[str, bool]) -> HintRequest:
     """What a Service requests."""
     asked = _asked(service, gates)
-    if asked.mode is Mode.OFF:
-        return asked
     refusal = _refusal(service)
+    if asked.reason is not None:
+        return HintRequest(reason=_as_far_as_possible(asked.reason, refusal))
     if refusal is not None:
         return HintRequest(reason=refusal)
     annotations = service.metadata.annotations
@@ -117,6 +119,14 @@ def hint_request_of(service: Service, gates: Mapping[str, bool]) -> HintRequest:
     return HintRequest(asked.mode, limits, share_nodes=nodes)
 
 
+def _as_far_as_possible(reason: Reason, refusal: Reason | None) -> Reason:
+    """Why hints are not asked for; that they should be is no advice where they would be refused."""
+    if reason.code != _NOT_ASKED or refusal is None:
+        return reason
+    text = f"{reason.message}, and could not have any: {refusal.message}"
+    return Reason(code=reason.code, message=text, object=reason.object)
+
+
 def _asked(service: Service, gates: Mapping[str, bool]) -> HintRequest:
     spec, annotations = service.spec, service.metadata.annotations
     key = HINTS_ANNOTATION if HINTS_ANNOTATION in annotations else MODE_ANNOTATION
@@ -143,7 +153,7 @@ def _asked(service: Service, gates: Mapping[str, bool]) -> HintRequest:
         )
     return HintRequest(
         reason=Reason(
-            code="NotAsked",
+            code=_NOT_ASKED,
             message="the Service does not ask for hints",
             object=_named(service),
             fix=f"Set annotation {MODE_ANNOTATION} to Auto, or spec.trafficDistribution.",

@@ -1,9 +1,9 @@
 """Where a connection goes: the routes of every way into a Service, on every node. Pure.
 
-``choice`` says which endpoints traffic of a kind uses, ``endpoints`` and ``ways`` read slices and
-Services as a proxy does, ``claims`` says which Service has a way that several name, ``service``
-puts them together, ``table`` is the result, and ``flow`` adds up what all proxies do. Proxies,
-``zonewise explain`` and simulated clients use it.
+``choice`` says which endpoints traffic of a kind uses, ``policy`` which kind that of a Service is,
+``endpoints`` and ``ways`` read slices and Services as a proxy does, ``claims`` says which Service
+has a way that several name, ``service`` puts them together, ``table`` is the result, and ``flow``
+adds up what all proxies do. Proxies, ``zonewise explain`` and simulated clients use it.
 """
 
 from zonewise.traffic.routes.addresses import Address, Network, parse_address, parse_network
@@ -19,7 +19,8 @@ from zonewise.traffic.routes.choice import (
 )
 from zonewise.traffic.routes.claims import Way, WayClaims
 from zonewise.traffic.routes.endpoints import read_endpoints
-from zonewise.traffic.routes.flow import Flow, flow
+from zonewise.traffic.routes.flow import Flow, flow, flow_from
+from zonewise.traffic.routes.policy import ServicePolicy
 from zonewise.traffic.routes.service import (
     PROXY_NAME_LABEL,
     RouteSettings,
@@ -60,6 +61,7 @@ __all__ = [
     "RouteRule",
     "RouteSettings",
     "Selection",
+    "ServicePolicy",
     "ServiceRoutes",
     "Source",
     "Way",
@@ -67,6 +69,7 @@ __all__ = [
     "by_keys",
     "by_weights",
     "flow",
+    "flow_from",
     "is_routed",
     "local",
     "nearby",

@@ -26,20 +26,17 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from zonewise.api.gates import TOPOLOGY_AWARE_HINTS, FeatureGates
+from zonewise.api.gates import FeatureGates
 from zonewise.api.meta import Key
 from zonewise.api.objects.core import Service
 from zonewise.api.objects.discovery import LeanEndpointSlice, service_of
-from zonewise.traffic.keys import invalid_keys, topology_keys
+from zonewise.traffic.keys import invalid_keys
 from zonewise.traffic.routes.addresses import contains
 from zonewise.traffic.routes.choice import (
     NodeLabels,
     ProxyLocation,
     Selection,
-    by_keys,
-    by_weights,
     local,
-    nearby,
     usable,
 )
 from zonewise.traffic.routes.claims import Way, WayClaims, taken
@@ -49,6 +46,7 @@ from zonewise.traffic.routes.endpoints import (
     RouteEndpoints,
     read_endpoints,
 )
+from zonewise.traffic.routes.policy import ServicePolicy
 from zonewise.traffic.routes.table import (
     Backend,
     HealthCheck,
@@ -115,16 +113,8 @@ def service_routes(
     key = namespace, name = _key(service)
     if not is_routed(service, settings):
         return ServiceRoutes(namespace=namespace, service=name)
-    offered, endpoints, keys = entrance(service), read_endpoints(slices), topology_keys(service)
-    hints = service.spec.traffic_policy != "PreferZone" or settings.gates[TOPOLOGY_AWARE_HINTS]
-
-    def cluster(known: tuple[RouteEndpoint, ...], family: str) -> Selection[RouteEndpoint]:
-        if keys:
-            return by_keys(known, place, keys, nodes)
-        if hints and (rows := endpoints.weights.get(family)) is not None:
-            return by_weights(known, place, rows)
-        return nearby(known, place, hints=hints)
-
+    offered, endpoints = entrance(service), read_endpoints(slices)
+    policy = ServicePolicy.of(service, settings.gates)
     stays = offered.internal_local or offered.external_local
     ports = []
     lost: dict[Key, list[str]] = {}
@@ -138,8 +128,9 @@ def service_routes(
                 elif owner is not None:
                     lost.setdefault(owner, []).append(_words(path, way))
             known = endpoints.of(ways.family, (port.name, port.protocol))
+            rows = endpoints.weights.get(ways.family)
             choices = _Choices(
-                cluster=_choice(cluster(known, ways.family)),
+                cluster=_choice(policy.cluster(known, place, nodes, rows)),
                 local=_choice(local(known, place)) if stays else None,
                 anywhere=stays and any(map(usable, known)),
             )
@@ -165,7 +156,7 @@ def service_routes(
             *(taken(key, owner, lost[owner]) for owner in sorted(lost)),
             *endpoints.notes,
         ),
-        keyed=bool(keys),
+        keyed=bool(policy.keys),
     )
 
 
