@@ -474,16 +474,31 @@ async def test_ipv6_is_as_good(lab: Lab) -> None:
     await lab.reaches("outside", node_address("node-1", "IPv6"), "pod-1x", port=30066)
 
 
-async def test_an_external_ip_belongs_to_the_first_service_that_wants_it(lab: Lab) -> None:
-    """Two Services with one external IP: the first by name has it, then the second."""
+async def test_an_external_ip_belongs_to_who_was_assigned_it_then_to_the_oldest(lab: Lab) -> None:
+    """A load balancer has its address; of those that only name it, the oldest is the next."""
     await lab.service("share-b", externalIPs=["203.0.113.40"])
     await lab.endpoints("share-b", "pod-3x")
     await lab.reaches("pod-1x", "203.0.113.40", "pod-3x")
-    await lab.service("share-a", externalIPs=["203.0.113.40"])
-    await lab.endpoints("share-a", "pod-4x")
-    await lab.reaches("pod-1x", "203.0.113.40", "pod-4x")
-    await lab.client.delete(SERVICE, "share-a", "default")
+    await lab.service("share-c", externalIPs=["203.0.113.40"])
+    await lab.endpoints("share-c", "pod-4x")
+    await lab.service("share-z", type="LoadBalancer")
+    await lab.endpoints("share-z", "pod-5x")
+    ingress = {"status": {"loadBalancer": {"ingress": [{"ip": "203.0.113.40"}]}}}
+    await lab.client.patch(SERVICE, "share-z", "default", ingress, subresource="status")
+    await lab.reaches("pod-1x", "203.0.113.40", "pod-5x")
+    await lab.client.delete(SERVICE, "share-z", "default")
     await lab.reaches("pod-1x", "203.0.113.40", "pod-3x")
+    await lab.client.delete(SERVICE, "share-b", "default")
+    await lab.reaches("pod-1x", "203.0.113.40", "pod-4x")
+
+
+async def test_no_service_takes_a_port_of_a_node(lab: Lab) -> None:
+    """Who names a node's address as its external IP gets none of the packets to that node."""
+    target = node_address("node-2")
+    await lab.service("node-thief", externalIPs=[target, "203.0.113.41"])
+    await lab.endpoints("node-thief", "pod-6x")
+    await lab.reaches("pod-1x", "203.0.113.41", "pod-6x")
+    assert (await lab.ask("pod-1x", target)).pod == ""
 
 
 async def test_a_restart_takes_over_without_a_gap(lab: Lab) -> None:

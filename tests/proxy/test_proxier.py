@@ -401,3 +401,46 @@ async def test_a_service_is_told_with_the_ways_it_has() -> None:
         await made.client.delete(SERVICE, "a-thief", "default")
         await until(lambda: made.looking.paths("b-late") == ["ClusterIP", "ExternalIP"])
         await made.reaches(address)
+
+
+async def test_an_external_ip_takes_no_load_balancer_address() -> None:
+    """Who names a load balancer's address, first by name and first to come, loses it to that."""
+    async with trial() as made:
+        await made.service("a-thief", "n1", externalIPs=["203.0.113.7"])
+        await until(lambda: made.looking.paths("a-thief") == ["ClusterIP", "ExternalIP"])
+        await made.service(
+            "victim", "n1", "n2", type="LoadBalancer", allocateLoadBalancerNodePorts=False
+        )
+        ingress = {"status": {"loadBalancer": {"ingress": [{"ip": "203.0.113.7"}]}}}
+        await made.client.patch(SERVICE, "victim", "default", ingress, subresource="status")
+        await until(lambda: made.looking.paths("victim") == ["ClusterIP", "LoadBalancer"])
+        assert made.looking.paths("a-thief") == ["ClusterIP"]
+        await made.reaches("203.0.113.7", 0, 1)
+
+
+async def test_an_address_is_no_external_ip_once_a_node_has_it() -> None:
+    """Nodes are followed once a Service has external IPs; who comes or goes changes the routes."""
+    status = {"status": {"addresses": [{"type": "InternalIP", "address": "10.0.0.002"}]}}
+    async with trial() as made:
+        await made.node("n2")
+        await made.client.patch(NODE, "n2", None, status, subresource="status")
+        plain = await made.service("plain", "n1")
+        await made.reaches(plain, 0)
+        watches = len(made.cache.stats)
+        await made.service("a", "n1", externalIPs=["10.0.0.2", "10.0.0.3"])
+        await until(lambda: made.looking.paths("a") == ["ClusterIP", "ExternalIP"])
+        assert len(made.cache.stats) == watches + 1
+        await made.reaches("10.0.0.2")
+        await made.reaches("10.0.0.3", 0)
+        made.looking.keys.clear()
+        await made.client.delete(NODE, "n2", None)
+        await made.reaches("10.0.0.2", 0)
+        assert set(made.looking.keys) == {("default", "a")}
+        await made.node("n3")
+        status["status"]["addresses"][0]["address"] = "10.0.0.3"
+        await made.client.patch(NODE, "n3", None, status, subresource="status")
+        await made.reaches("10.0.0.3")
+        await made.reaches("10.0.0.2", 0)
+        told = made.looking.told["default", "a"]
+        assert told is not None
+        assert [note.code for note in told.notes] == ["NodeAddress"]

@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 from zonewise.api import Service, convert
 from zonewise.api.meta import Key
 from zonewise.traffic.routes import (
+    Claim,
     NodeRoutes,
     ProxyLocation,
     RouteSettings,
+    Title,
     Way,
     WayClaims,
     node_routes,
@@ -31,6 +33,7 @@ def service(
     node_port: int = 0,
     vips: tuple[str, ...] = (),
     labels: dict[str, str] | None = None,
+    created: str | None = None,
     **spec: Any,
 ) -> Service:
     """A Service of namespace x unless its name says another, with an address of its own."""
@@ -41,18 +44,27 @@ def service(
     return convert(
         Service,
         {
-            "metadata": {"name": own, "namespace": namespace or "x", "labels": labels or {}},
+            "metadata": {
+                "name": own,
+                "namespace": namespace or "x",
+                "labels": labels or {},
+                "creationTimestamp": created,
+            },
             "spec": {"clusterIP": cluster_ip, "ports": listed, **spec},
             "status": {"loadBalancer": {"ingress": ingress}},
         },
     )
 
 
-def routes(*services: Service, name: str = "") -> NodeRoutes:
+NODES = {"10.0.0.1": "n1", "10.0.0.2": "n2", "fd00::1": "n1"}
+
+
+def routes(*services: Service, name: str = "", allow: bool = False) -> NodeRoutes:
     """What a proxy does, which is the same in whatever order Services come."""
-    settings = RouteSettings(name)
-    made = node_routes(services, [], ProxyLocation("a", "n1"), {}, settings)
-    assert made == node_routes(services[::-1], [], ProxyLocation("a", "n1"), {}, settings)
+    settings = RouteSettings(name, node_external_ips=allow)
+    place = ProxyLocation("a", "n1")
+    made = node_routes(services, [], place, {}, settings, NODES)
+    assert made == node_routes(services[::-1], [], place, {}, settings, NODES)
     return made
 
 
@@ -68,7 +80,7 @@ def external(made: NodeRoutes) -> list[tuple[str, str, str | None, int]]:
 
 
 def test_a_shared_address_has_one_route_and_the_other_service_a_note() -> None:
-    """The first by namespace and name has the way; the others are told who, and what would help."""
+    """Of equals the first by name has the way; the others are told who, and what would help."""
     made = routes(
         service("b", "10.96.0.2", externalIPs=[SHARED]),
         service("w/z", "10.96.0.3", externalIPs=[SHARED], vips=(SHARED,)),
@@ -154,19 +166,100 @@ def test_services_of_another_proxy_claim_nothing(name: str) -> None:
     assert external(made) == [("b", "ExternalIP", SHARED, 80)]
 
 
-wants = st.dictionaries(st.sampled_from([f"10.0.0.{i}" for i in range(4)]), st.booleans())
+@pytest.mark.parametrize(
+    "spelling", [SHARED, "203.0.113.007", f"::ffff:{SHARED}", "::ffff:cb00:7107"]
+)
+def test_an_external_ip_takes_no_load_balancer_address(spelling: str) -> None:
+    """However old, first by name or differently spelled: who names another's address has no way."""
+    made = routes(
+        service("a", "10.96.0.1", externalIPs=[spelling], created="2020-01-01T00:00:00Z"),
+        service("b", "10.96.0.2", vips=(SHARED,), created="2026-01-01T00:00:00Z"),
+    )
+    assert external(made) == [("b", "LoadBalancer", SHARED, 80)]
+    (note,) = made.services[0].notes
+    assert note.message == "ExternalIP 203.0.113.7:80/TCP is not routed: Service x/b has it"
 
 
-@given(st.lists(st.tuples(st.sampled_from("abcde"), wants), max_size=30))
-def test_whoever_gains_or_loses_a_way_is_woken(drawn: list[tuple[str, dict[str, bool]]]) -> None:
+def test_a_load_balancer_address_of_ipv6_has_many_spellings() -> None:
+    """One address is one way, by whatever text."""
+    six = {"ipFamilies": ["IPv6"]}
+    made = routes(
+        service("a", "fd96::1", externalIPs=["2001:DB8:0:0::7"], **six),
+        service("b", "fd96::2", vips=("2001:db8::0007",), **six),
+    )
+    assert external(made) == [("b", "LoadBalancer", "2001:db8::7", 80)]
+
+
+def test_of_two_external_ips_the_older_service_has_it() -> None:
+    """Who comes later takes nothing, whatever its name; one of unknown age comes last."""
+    made = routes(
+        service("a", "10.96.0.1", externalIPs=[SHARED]),
+        service("b", "10.96.0.2", externalIPs=[SHARED], created="2026-01-02T00:00:00Z"),
+        service("c", "10.96.0.3", externalIPs=[SHARED], created="2026-01-01T00:00:00Z"),
+        service("d", "10.96.0.4", externalIPs=[SHARED], created="2026-01-01T00:00:00Z"),
+    )
+    assert external(made) == [("c", "ExternalIP", SHARED, 80)]
+
+
+@pytest.mark.parametrize("spelling", ["10.0.0.2", "010.0.0.2", "::ffff:10.0.0.2"])
+def test_the_address_of_a_node_is_no_external_ip(spelling: str) -> None:
+    """An address of any node is ignored with a note that names it, unless that is allowed."""
+    offered = service("a", "10.96.0.1", ports=(10250,), externalIPs=[spelling, SHARED])
+    made = routes(offered)
+    assert external(made) == [("a", "ExternalIP", SHARED, 10250)]
+    (note,) = made.services[0].notes
+    assert (note.code, note.object) == ("NodeAddress", "Service/x/a")
+    assert note.message == "external IP 10.0.0.2 is not routed: it is an address of Node n2"
+    assert "--allow-node-external-ips" in note.fix
+    allowed = routes(offered, allow=True)
+    assert ("a", "ExternalIP", "10.0.0.2", 10250) in external(allowed)
+    assert allowed.services[0].notes == ()
+
+
+def test_an_external_ip_at_a_node_takes_no_node_port() -> None:
+    """Where node addresses are allowed, a port there that is anybody's node port stays theirs."""
+    made = routes(
+        service("a", "10.96.0.1", ports=(30080, 80), externalIPs=["10.0.0.1"]),
+        service("b", "10.96.0.2", node_port=30080),
+        service("c", "10.96.0.3", ports=(30080,), protocol="UDP", externalIPs=["10.0.0.1"]),
+        allow=True,
+    )
+    assert external(made) == [
+        ("a", "ExternalIP", "10.0.0.1", 80),
+        ("b", "NodePort", None, 30080),
+        ("c", "ExternalIP", "10.0.0.1", 30080),
+    ]
+    (note,) = made.services[0].notes
+    assert note.message == "ExternalIP 10.0.0.1:30080/TCP is not routed: Service x/b has it"
+
+
+def test_a_load_balancer_may_have_the_address_of_a_node() -> None:
+    """What a controller assigned is routed, the address of a node as well."""
+    made = routes(service("a", "10.96.0.1", vips=("10.0.0.1",)))
+    assert external(made) == [("a", "LoadBalancer", "10.0.0.1", 80)]
+    assert made.services[0].notes == ()
+
+
+TITLES = st.sampled_from([Title.CLUSTER_IP, Title.ASSIGNED, Title.NAMED, Title.NAMED_ON_NODE])
+CLAIMS = st.builds(Claim.of, TITLES, st.sampled_from([None, "2025", "2026"]))
+WAYS = st.one_of(
+    st.tuples(st.sampled_from([f"10.0.0.{i}" for i in range(3)]), st.just(80), CLAIMS),
+    st.tuples(st.none(), st.just(80), st.just(Claim(Title.ASSIGNED))),
+)
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcde"), st.lists(WAYS, max_size=4)), max_size=30))
+def test_whoever_gains_or_loses_a_way_is_woken(
+    drawn: list[tuple[str, list[tuple[str | None, int, Claim]]]],
+) -> None:
     """Owners do not depend on the order of claims, and nobody's ways change unheard."""
     claims = WayClaims()
-    known: dict[Key, dict[Way, bool]] = {}
-    for name, addresses in drawn:
+    known: dict[Key, dict[Way, Claim]] = {}
+    for name, named in drawn:
         key = ("x", name)
         before = {way: claims.owner(way) for ways in known.values() for way in ways}
-        wanted: dict[Way, bool] = {
-            ("IPv4", "TCP", address, 80): own for address, own in addresses.items()
+        wanted: dict[Way, Claim] = {
+            ("IPv4", "TCP", address, number): claim for address, number, claim in named
         }
         known[key] = wanted
         woken = claims.claim(key, wanted)
@@ -176,6 +269,14 @@ def test_whoever_gains_or_loses_a_way_is_woken(drawn: list[tuple[str, dict[str, 
                 touched = {before.get(way), after.get(way)} - {None, key}
                 still = {other for other in touched if other is not None and way in known[other]}
                 assert still <= woken
+        fresh = WayClaims()
+        for other in sorted(known, reverse=True):
+            fresh.claim(other, known[other])
+        assert {way: fresh.owner(way) for way in after} == after
         for way, owner in after.items():
-            claimants = [(not ways[way], other) for other, ways in known.items() if way in ways]
-            assert owner == (min(claimants)[1] if claimants else None)
+            claimants = [(ways[way], other) for other, ways in known.items() if way in ways]
+            first, whose = min(claimants)
+            if first.title is Title.NAMED_ON_NODE:
+                ports = [other for other, ways in known.items() if (*way[:2], None, 80) in ways]
+                whose = min(ports) if ports else whose
+            assert owner == whose

@@ -62,6 +62,11 @@ if TYPE_CHECKING:
     " another proxy; without it, those that have no such label.",
 )
 @click.option(
+    "--allow-node-external-ips",
+    is_flag=True,
+    help="Route externalIPs that are addresses of nodes; without it they are ignored, with a note.",
+)
+@click.option(
     "--feature-gates",
     metavar="A=true,B=false",
     default="",
@@ -78,6 +83,7 @@ def command(
     serving: Serving,
     node_name: str | None,
     service_proxy_name: str,
+    allow_node_external_ips: bool,
     feature_gates: str,
     files: tuple[str, ...],
     output: str | None,
@@ -98,7 +104,9 @@ def command(
         raise click.UsageError(f"{' and '.join(given)} exclude each other, give one of them")
     if cleanup:
         return _clean_up()
-    settings = RouteSettings(service_proxy_name, FeatureGates.parse(feature_gates))
+    settings = RouteSettings(
+        service_proxy_name, FeatureGates.parse(feature_gates), allow_node_external_ips
+    )
     if not dry_run:
         if files:
             raise click.UsageError("-f is for --dry-run; a proxy that serves follows a cluster")
@@ -216,7 +224,7 @@ def _routes(
     routes of the others.
     """
     from zonewise.api import LeanEndpointSlice, Node, Service
-    from zonewise.traffic import ProxyLocation, node_routes
+    from zonewise.traffic import ProxyLocation, node_addresses, node_routes
 
     found, without = False, []
     for source in sources:
@@ -236,9 +244,10 @@ def _routes(
         if missing := lacking(snapshot, [Service], source.where):
             click.echo(f"note: {missing}", err=True)
         labels = {name: node.metadata.labels for name, node in nodes.items()}
+        addresses = node_addresses(nodes.values())
         for name in sorted(nodes) if node_name is None else [node_name]:
             place = ProxyLocation.of(nodes[name])
-            yield source, node_routes(services, slices, place, labels, settings)
+            yield source, node_routes(services, slices, place, labels, settings, addresses)
     for sentence in without if found else without[:-1]:
         click.echo(f"note: {sentence}", err=True)
     if without and not found:

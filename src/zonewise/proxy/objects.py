@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from zonewise.api.meta import Object
-from zonewise.api.objects.core import Node
+from zonewise.api.objects.core import Node, NodeAddress
 from zonewise.api.resource import Resource
 from zonewise.api.struct import Struct
 
@@ -15,6 +15,20 @@ class NodeMetadata(Object):
 
     resource: ClassVar = Node.resource
     metadata_only: ClassVar[bool] = True
+
+
+class ReportedAddresses(Struct):
+    """What is read of a node's status."""
+
+    addresses: tuple[NodeAddress, ...] = ()
+
+
+class NodeWithAddresses(Object):
+    """Name and addresses of a node."""
+
+    resource: ClassVar = Node.resource
+
+    status: ReportedAddresses = ReportedAddresses()
 
 
 class ServiceCIDRSpec(Struct):

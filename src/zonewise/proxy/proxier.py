@@ -9,9 +9,7 @@ so a burst costs few transactions and a single change is not delayed by any peri
 another program changed our tables, the kernel is read and everything that differs is written. A
 failure is retried with growing pauses; what was marked stays marked.
 
-*Topology keys* need the labels of all nodes. They are watched, as metadata only, from the first
-Service with keys on; such a Service waits until that list is complete, because a node that is not
-known yet looks like one without a matching endpoint.
+*Topology keys* need the labels of all nodes, *external IPs* their addresses: see ``nodes``.
 """
 
 from __future__ import annotations
@@ -30,7 +28,8 @@ from zonewise.api.objects.discovery import (
     service_of,
 )
 from zonewise.proxy.netlink import Touched
-from zonewise.proxy.objects import NodeMetadata, ServiceCIDR
+from zonewise.proxy.nodes import OtherNodes
+from zonewise.proxy.objects import ServiceCIDR
 from zonewise.proxy.observer import Change, Observer, Sync
 from zonewise.proxy.settings import ProxySettings
 from zonewise.proxy.tables.desired import Desired
@@ -44,9 +43,12 @@ from zonewise.runtime.process.memory import paused, settle
 from zonewise.traffic.keys import topology_keys
 from zonewise.traffic.routes import (
     PROXY_NAME_LABEL,
+    Claim,
     ProxyLocation,
     ServiceRoutes,
+    Way,
     WayClaims,
+    parse_address,
     service_routes,
     ways_wanted,
 )
@@ -102,10 +104,10 @@ class Proxier:
         self._wake = asyncio.Event()
         self._pace = Pace(base=0.5)
         self._wrote_at = 0.0
-        self._labels: dict[str, Mapping[str, str]] = {}
-        self._labels_known: asyncio.Event | None = None
-        self._labels_task: asyncio.Task[None] | None = None
+        self._others = OtherNodes(cache, relabelled=self._relabelled, readdressed=self._readdressed)
         self._keyed: set[Key] = set()
+        self._external: dict[Key, frozenset[str]] = {}
+        """The external IPs of Services that have some, canonical."""
         self._triggers: list[str] = []
         self._listening: list[Callable[[], None]] = []
 
@@ -116,8 +118,7 @@ class Proxier:
         finally:
             for end in self._listening:
                 end()
-            if self._labels_task is not None:
-                self._labels_task.cancel()
+            await self._others.close()
 
     async def _follow(self) -> None:
         await self._cache.synced()
@@ -131,8 +132,7 @@ class Proxier:
         self._listening.append(self.slices.on_change(self._slice_changed))
         if self._cidrs is not None:
             self._listening.append(self._cidrs.on_change(self._cidrs_changed))
-        if self._labels_known is not None:
-            await self._labels_known.wait()
+        await self._others.listed()
         loop = asyncio.get_running_loop()
         with paused():
             await self._write()
@@ -173,9 +173,15 @@ class Proxier:
         assert held is not None
         if new is not None and topology_keys(new):
             self._keyed.add(held.key)
-            self._watch_labels()
+            self._others.need_labels()
         else:
             self._keyed.discard(held.key)
+        if new is not None and new.spec.external_ips:
+            parsed = map(parse_address, new.spec.external_ips)
+            self._external[held.key] = frozenset(one.text for one in parsed if one is not None)
+            self._others.need_addresses()
+        else:
+            self._external.pop(held.key, None)
         self._mark((held.key,))
         self._came("service")
 
@@ -211,30 +217,15 @@ class Proxier:
         self._surroundings_changed = True
         self._wake.set()
 
-    def _watch_labels(self) -> None:
-        """Begin to follow labels of all nodes."""
-        if self._labels_known is None:
-            reflector = self._cache.reflector(NodeMetadata)
-            self._labels_known = reflector.synced
-            self._listening.append(reflector.store.on_change(self._labels_changed))
-            self._labels_task = asyncio.create_task(self._wake_keyed(reflector.synced))
-
-    async def _wake_keyed(self, known: asyncio.Event) -> None:
-        await known.wait()
+    def _relabelled(self) -> None:
         self._mark(self._keyed)
 
-    def _labels_changed(self, old: NodeMetadata | None, new: NodeMetadata | None) -> None:
-        held = new or old
-        assert held is not None
-        name = held.metadata.name
-        labels = new.metadata.labels if new is not None else None
-        if self._labels.get(name) == labels:
-            return
-        if labels is None:
-            del self._labels[name]
-        else:
-            self._labels[name] = labels
-        self._mark(self._keyed)
+    def _readdressed(self, addresses: Collection[str] | None) -> None:
+        self._mark(
+            key
+            for key, named in self._external.items()
+            if addresses is None or not named.isdisjoint(addresses)
+        )
 
     def _drifted(self, touched: Touched) -> None:
         if touched is not Touched.NOTHING:
@@ -263,7 +254,7 @@ class Proxier:
 
     async def _sync(self) -> None:
         began = asyncio.get_running_loop().time()
-        waiting = self._keyed if self._labels_missing() else set()
+        waiting = self._waiting()
         dirty = self._dirty - waiting
         full, touched = self._full, self._rules_touched
         if not (full or dirty or self._surroundings_changed):
@@ -309,8 +300,14 @@ class Proxier:
         if full or before - self._desired.choice_names():
             self._sweep(full)
 
-    def _labels_missing(self) -> bool:
-        return self._labels_known is not None and not self._labels_known.is_set()
+    def _waiting(self) -> set[Key]:
+        """The Services that cannot be decided yet."""
+        waiting: set[Key] = set()
+        if self._others.labels_missing:
+            waiting |= self._keyed
+        if self._others.addresses_missing:
+            waiting |= self._external.keys()
+        return waiting
 
     def routes(self) -> Iterator[tuple[Key, ServiceRoutes]]:
         """The routes of every Service as they are now."""
@@ -327,7 +324,7 @@ class Proxier:
         woken = set(dirty)
         for key in dirty:
             service = self.services.get(key)
-            wanted = {} if service is None else ways_wanted(service, self._settings.routing)
+            wanted = {} if service is None else self._ways(service)
             woken |= self._claims.claim(key, wanted)
         layouts: dict[Key, Layout] = {}
         for at, key in enumerate(sorted(woken), start=1):
@@ -347,10 +344,14 @@ class Proxier:
             service,
             self.slices.by("service", key),
             self.place,
-            self._labels,
+            self._others.labels,
             self._settings.routing,
             self._claims,
+            self._others.addresses,
         )
+
+    def _ways(self, service: Service) -> Mapping[Way, Claim]:
+        return ways_wanted(service, self._settings.routing, self._others.addresses)
 
     def _networks(self) -> Networks:
         cidrs = () if self._cidrs is None else tuple(self._cidrs)

@@ -48,6 +48,7 @@ from zonewise.traffic.routes import (
     is_routed,
     local,
     nearby,
+    node_addresses,
     node_routes,
     service_routes,
 )
@@ -100,6 +101,7 @@ __all__ = [
     "keys_faults",
     "local",
     "nearby",
+    "node_addresses",
     "node_routes",
     "reachable_from_outside",
     "service_faults",

@@ -16,8 +16,9 @@ from zonewise.traffic.routes.choice import (
     by_weights,
     local,
     nearby,
+    node_addresses,
 )
-from zonewise.traffic.routes.claims import Way, WayClaims
+from zonewise.traffic.routes.claims import Claim, Title, Way, WayClaims
 from zonewise.traffic.routes.endpoints import read_endpoints
 from zonewise.traffic.routes.flow import Flow, flow, flow_from
 from zonewise.traffic.routes.policy import ServicePolicy
@@ -42,15 +43,19 @@ from zonewise.traffic.routes.table import (
     ServiceRoutes,
     Source,
 )
+from zonewise.traffic.routes.ways import NO_ADDRESSES, NodeAddresses
 
 __all__ = [
+    "NO_ADDRESSES",
     "PROXY_NAME_LABEL",
     "Address",
     "Backend",
+    "Claim",
     "Family",
     "Flow",
     "HealthCheck",
     "Network",
+    "NodeAddresses",
     "NodeLabels",
     "NodeRoutes",
     "Path",
@@ -64,6 +69,7 @@ __all__ = [
     "ServicePolicy",
     "ServiceRoutes",
     "Source",
+    "Title",
     "Way",
     "WayClaims",
     "by_keys",
@@ -73,6 +79,7 @@ __all__ = [
     "is_routed",
     "local",
     "nearby",
+    "node_addresses",
     "node_routes",
     "parse_address",
     "parse_network",

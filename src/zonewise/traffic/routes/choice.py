@@ -40,6 +40,17 @@ NodeLabels = Mapping[str, Mapping[str, str]]
 _NO_LABELS: Mapping[str, str] = MappingProxyType({})
 
 
+def node_addresses(nodes: Iterable[Node]) -> dict[str, str]:
+    """Every address of these nodes, canonical, and the name of the node; the first of two names."""
+    addresses: dict[str, str] = {}
+    for node in sorted(nodes, key=lambda one: one.metadata.name):
+        for entry in node.status.addresses:
+            parsed = parse_address(entry.address)
+            if parsed is not None:
+                addresses.setdefault(parsed.text, node.metadata.name)
+    return addresses
+
+
 class RouteRule(Enum):
     """Why these endpoints are used."""
 

@@ -39,7 +39,7 @@ from zonewise.traffic.routes.choice import (
     local,
     usable,
 )
-from zonewise.traffic.routes.claims import Way, WayClaims, taken
+from zonewise.traffic.routes.claims import Claim, Way, WayClaims, taken
 from zonewise.traffic.routes.endpoints import (
     PortKey,
     RouteEndpoint,
@@ -58,7 +58,14 @@ from zonewise.traffic.routes.table import (
     ServiceRoutes,
     Source,
 )
-from zonewise.traffic.routes.ways import Entrance, WaysIn, entrance, has_address
+from zonewise.traffic.routes.ways import (
+    NO_ADDRESSES,
+    Entrance,
+    NodeAddresses,
+    WaysIn,
+    entrance,
+    has_address,
+)
 
 PROXY_NAME_LABEL = "service.kubernetes.io/service-proxy-name"
 
@@ -68,11 +75,12 @@ class RouteSettings:
     """Which Services are routed, and whether the gate enables PreferZone.
 
     ``proxy_name`` is the value of the label by which a Service chooses its proxy; "" routes those
-    that do not choose.
+    that do not choose. ``node_external_ips`` allows addresses of nodes in ``externalIPs``.
     """
 
     proxy_name: str = ""
     gates: Mapping[str, bool] = field(default_factory=FeatureGates)
+    node_external_ips: bool = False
 
 
 _DEFAULTS = RouteSettings()
@@ -93,9 +101,15 @@ def port_endpoints(
     return {key: known.of(family, key) for key in keys}
 
 
-def ways_wanted(service: Service, settings: RouteSettings = _DEFAULTS) -> Mapping[Way, bool]:
+def ways_wanted(
+    service: Service,
+    settings: RouteSettings = _DEFAULTS,
+    addresses: NodeAddresses = NO_ADDRESSES,
+) -> Mapping[Way, Claim]:
     """Every way in that a Service names, as ``WayClaims`` take it; none if it is not routed."""
-    return entrance(service).wanted() if is_routed(service, settings) else {}
+    if not is_routed(service, settings):
+        return {}
+    return entrance(service, addresses, on_nodes=settings.node_external_ips).wanted()
 
 
 def service_routes(
@@ -105,16 +119,18 @@ def service_routes(
     nodes: NodeLabels,
     settings: RouteSettings = _DEFAULTS,
     claims: WayClaims | None = None,
+    addresses: NodeAddresses = NO_ADDRESSES,
 ) -> ServiceRoutes:
     """What the proxy in a place does for one Service, given its slices and the nodes' labels.
 
-    It has those of its ways in that are its own by the claims; without claims, all of them.
+    ``addresses`` are those of all nodes; they matter only to a Service with external IPs. It has
+    those of its ways in that are its own by the claims; without claims, all of them.
     """
     key = namespace, name = _key(service)
     if not is_routed(service, settings):
         return ServiceRoutes(namespace=namespace, service=name)
-    offered, endpoints = entrance(service), read_endpoints(slices)
-    policy = ServicePolicy.of(service, settings.gates)
+    offered = entrance(service, addresses, on_nodes=settings.node_external_ips)
+    endpoints, policy = read_endpoints(slices), ServicePolicy.of(service, settings.gates)
     stays = offered.internal_local or offered.external_local
     ports = []
     lost: dict[Key, list[str]] = {}
@@ -166,6 +182,7 @@ def node_routes(
     place: ProxyLocation,
     nodes: NodeLabels,
     settings: RouteSettings = _DEFAULTS,
+    addresses: NodeAddresses = NO_ADDRESSES,
 ) -> NodeRoutes:
     """What the proxy in a place does for all Services."""
     pieces: dict[Key, list[LeanEndpointSlice]] = {}
@@ -175,9 +192,11 @@ def node_routes(
     routed = sorted((one for one in services if is_routed(one, settings)), key=_key)
     claims = WayClaims()
     for service in routed:
-        claims.claim(_key(service), ways_wanted(service, settings))
+        claims.claim(_key(service), ways_wanted(service, settings, addresses))
     made = (
-        service_routes(service, pieces.get(_key(service), ()), place, nodes, settings, claims)
+        service_routes(
+            service, pieces.get(_key(service), ()), place, nodes, settings, claims, addresses
+        )
         for service in routed
     )
     return NodeRoutes(node=place.node, zone=place.zone, services=tuple(made))

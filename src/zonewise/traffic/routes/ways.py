@@ -4,18 +4,23 @@ An address family counts if the Service has a ClusterIP in it. A port is reachab
 *it* is: by its node port, by an external IP, or by an address of a load balancer that hands packets
 over unchanged (``ipMode: VIP``). The Service's type matters for one thing only: whether
 ``externalTrafficPolicy`` means anything.
+
+Other than kube-proxy, an external IP that is the address of a node is ignored unless that is
+allowed: who may write a Service could take the packets to any port of any node, an API server's or
+a kubelet's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Literal
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Literal, TypeAlias
 
 from zonewise.api.objects.core import Service, ServicePort
 from zonewise.api.reason import Reason
 from zonewise.api.struct import Struct
 from zonewise.traffic.routes.addresses import parse_address, parse_network
-from zonewise.traffic.routes.claims import Way
+from zonewise.traffic.routes.claims import Claim, Title, Way
 from zonewise.traffic.routes.endpoints import PORT_LIMIT
 from zonewise.traffic.routes.table import Family, Path
 
@@ -23,8 +28,18 @@ AFFINITY_SECONDS = 10_800
 """How long a client keeps its endpoint if the Service does not say."""
 AFFINITY_LIMIT = 86_400
 
+NodeAddresses: TypeAlias = Mapping[str, str]
+"""The addresses of all nodes, canonical, and whose each is."""
+NO_ADDRESSES: NodeAddresses = MappingProxyType({})
+
 _FAMILIES: tuple[Literal["IPv4"], Literal["IPv6"]] = ("IPv4", "IPv6")
 _PROTOCOLS = ("TCP", "UDP", "SCTP")
+_TITLES: Mapping[Path, Title] = {
+    "ClusterIP": Title.CLUSTER_IP,
+    "LoadBalancer": Title.ASSIGNED,
+    "NodePort": Title.ASSIGNED,
+    "ExternalIP": Title.NAMED,
+}
 _NO_ADDRESS = ("", "None")
 
 
@@ -64,15 +79,22 @@ class Entrance(Struct):
     affinity_seconds: int | None
     health_port: int
     notes: tuple[Reason, ...]
+    created: str | None
+    on_nodes: frozenset[str]
+    """The external IPs that are addresses of nodes."""
 
-    def wanted(self) -> dict[Way, bool]:
-        """Every way in; True if it is a ClusterIP, whatever else names it."""
-        found: dict[Way, bool] = {}
+    def wanted(self) -> dict[Way, Claim]:
+        """Every way in, with the best claim of those by which the Service names it."""
+        wanted: dict[Way, Claim] = {}
         for ways in self.ways:
             for port in self.ports:
                 for path, way in ways.into(port):
-                    found.setdefault(way, path == "ClusterIP")
-        return found
+                    title = _TITLES[path]
+                    if title is Title.NAMED and way[2] in self.on_nodes:
+                        title = Title.NAMED_ON_NODE
+                    claim = Claim.of(title, self.created)
+                    wanted[way] = min(claim, wanted.get(way, claim))
+        return wanted
 
 
 def has_address(service: Service) -> bool:
@@ -80,8 +102,10 @@ def has_address(service: Service) -> bool:
     return service.spec.cluster_ip not in _NO_ADDRESS and service.spec.type != "ExternalName"
 
 
-def entrance(service: Service) -> Entrance:
-    """What a Service offers."""
+def entrance(
+    service: Service, nodes: NodeAddresses = NO_ADDRESSES, *, on_nodes: bool = False
+) -> Entrance:
+    """What a Service offers; external IPs that are addresses of nodes only ``on_nodes``."""
     spec = service.spec
     outside = spec.type in ("NodePort", "LoadBalancer") or (
         spec.type in ("", "ClusterIP") and bool(spec.external_ips)
@@ -89,7 +113,11 @@ def entrance(service: Service) -> Entrance:
     external_local = outside and spec.external_traffic_policy == "Local"
     everything_local = spec.traffic_policy == "Local"
     faults: list[str] = []
-    ways = tuple(way for family in _FAMILIES if (way := _ways(service, family, faults)))
+    refused: NodeAddresses = NO_ADDRESSES if on_nodes else nodes
+    notes: list[Reason] = []
+    ways = tuple(
+        way for family in _FAMILIES if (way := _ways(service, family, faults, refused, notes))
+    )
     return Entrance(
         ports=_ports(service, faults),
         ways=ways,
@@ -100,7 +128,11 @@ def entrance(service: Service) -> Entrance:
         health_port=(
             spec.health_check_node_port if external_local and spec.type == "LoadBalancer" else 0
         ),
-        notes=tuple(_note(service, fault) for fault in dict.fromkeys(faults)),
+        notes=(*(_note(service, fault) for fault in dict.fromkeys(faults)), *notes),
+        created=service.metadata.creation_timestamp,
+        on_nodes=frozenset(
+            address for way in ways for address in way.external_ips if address in nodes
+        ),
     )
 
 
@@ -141,7 +173,13 @@ def _port_fault(port: ServicePort) -> str:
     return ""
 
 
-def _ways(service: Service, family: Family, faults: list[str]) -> WaysIn | None:
+def _ways(
+    service: Service,
+    family: Family,
+    faults: list[str],
+    refused: NodeAddresses,
+    notes: list[Reason],
+) -> WaysIn | None:
     spec = service.spec
     cluster_ip = _cluster_ip(service, family, faults)
     if not cluster_ip:
@@ -151,10 +189,12 @@ def _ways(service: Service, family: Family, faults: list[str]) -> WaysIn | None:
         for entry in service.status.load_balancer.ingress
         if entry.ip and entry.ip_mode in (None, "VIP")
     )
+    named = _addresses(spec.external_ips, family, faults)
+    notes += (_of_node(service, one, refused[one]) for one in named if one in refused)
     return WaysIn(
         family=family,
         cluster_ip=cluster_ip,
-        external_ips=_addresses(spec.external_ips, family, faults),
+        external_ips=tuple(one for one in named if one not in refused),
         vips=_addresses(vips, family, faults),
         source_ranges=_ranges(service, family, faults),
     )
@@ -223,4 +263,15 @@ def _note(service: Service, fault: str) -> Reason:
         message=fault,
         object=f"Service/{meta.namespace or 'default'}/{meta.name}",
         fix="Correct the Service.",
+    )
+
+
+def _of_node(service: Service, address: str, node: str) -> Reason:
+    meta = service.metadata
+    return Reason(
+        code="NodeAddress",
+        message=f"external IP {address} is not routed: it is an address of Node {node}",
+        object=f"Service/{meta.namespace or 'default'}/{meta.name}",
+        fix="Use an address that no node has, or a NodePort; --allow-node-external-ips of the proxy"
+        " allows it.",
     )
