@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -108,3 +109,21 @@ def test_an_authority_about_to_end_is_replaced(tmp_path: Path) -> None:
     later = identity(tmp_path, now=NOW + dt.timedelta(days=3640))
     later.tls()
     assert later.owner_token == before
+
+
+def test_kubeconfigs_of_two_clusters_can_be_merged(tmp_path: Path) -> None:
+    """Names of context, cluster and user are the cluster's own, and the same after a restart."""
+    names = []
+    for folder in ("one", "two", "one"):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        path = identity(tmp_path / folder).write_kubeconfig("https://127.0.0.1:6443")
+        config = json.loads(path.read_text())
+        (context,), (cluster,), (user,) = (
+            config[kind] for kind in ("contexts", "clusters", "users")
+        )
+        assert context["context"] == {"cluster": cluster["name"], "user": user["name"]}
+        assert config["current-context"] == context["name"]
+        names.append((context["name"], cluster["name"], user["name"]))
+    one, two, again = names
+    assert one == again
+    assert not set(one) & set(two)

@@ -25,11 +25,11 @@ from zonewise.cli.program.options import Options
 def command(options: Options, kind: str, names: tuple[str, ...], key: str | None) -> None:
     """Have nodes of an embedded cluster fail, as if their power or network were gone.
 
-    Their heartbeats stop and nothing more is heard of their pods. After the usual 50 seconds they
-    are not ready, and the pods that do not tolerate that any longer are replaced elsewhere.
+    Their heartbeats stop and nothing more is heard of their pods. After 20 to 50 seconds they are
+    not ready, and the pods that do not tolerate that any longer are replaced elsewhere.
     'zonewise heal' brings them back.
     """
     for place in change(options, kind, names, key, fail=True):
         already = f", {place.already} of them before" if place.already else ""
         click.echo(f"{place} failed{already}")
-    click.echo("Silence is noticed after about 50 s; 'zonewise status -w' shows what follows.")
+    click.echo("The failure is detected after 20 to 50 s; 'zonewise status -w' shows what follows.")

@@ -17,6 +17,7 @@ from zonewise.api.objects.budgets import (
     DomainRollout,
     TopologyDisruptionBudget,
 )
+from zonewise.disruption.field_descriptions import described
 
 Obj = dict[str, Any]
 
@@ -399,7 +400,7 @@ def _definition(
         "name": VERSION,
         "served": True,
         "storage": True,
-        "schema": {"openAPIV3Schema": schema},
+        "schema": {"openAPIV3Schema": described(kind, schema)},
         "additionalPrinterColumns": columns,
     }
     if subresource:

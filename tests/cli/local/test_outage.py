@@ -59,7 +59,7 @@ async def test_a_zone_fails_and_heals(ours: Ours) -> None:
     """All nodes of the zone are told, no others, and told again to come back."""
     result = await ours.run("fail", "zone", "a")
     assert (result.code, result.err) == (0, "")
-    assert result.out.startswith("zone a: 2 nodes (a-1, a-2) failed\nSilence is noticed after")
+    assert result.out.startswith("zone a: 2 nodes (a-1, a-2) failed\nThe failure is detected after")
     assert await ours.failed() == {"a-1": "zone a", "a-2": "zone a"}
     result = await ours.run("heal", "zone", "a")
     assert (result.code, result.out) == (0, "zone a: 2 nodes (a-1, a-2) healed\n")

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import base64
 import datetime as dt
+import hashlib
 import json
 import os
 import secrets
@@ -110,26 +111,27 @@ class Identity:
         return context
 
     def write_kubeconfig(self, server: str) -> Path:
-        """Write the owner's kubeconfig; it replaces an older one in one step."""
+        """Write the owner's kubeconfig; it replaces an older one in one step.
+
+        Its names are the cluster's own, so that kubeconfigs of two clusters can be merged.
+        """
+        authority = self._authority.certificate.read_bytes()
+        name = f"zonewise-{hashlib.sha256(authority).hexdigest()[:8]}"
         config = {
             "apiVersion": "v1",
             "kind": "Config",
             "clusters": [
                 {
-                    "name": "zonewise",
+                    "name": name,
                     "cluster": {
                         "server": server,
-                        "certificate-authority-data": base64.b64encode(
-                            self._authority.certificate.read_bytes()
-                        ).decode(),
+                        "certificate-authority-data": base64.b64encode(authority).decode(),
                     },
                 }
             ],
-            "users": [{"name": "zonewise", "user": {"token": self.owner_token}}],
-            "contexts": [
-                {"name": "zonewise", "context": {"cluster": "zonewise", "user": "zonewise"}}
-            ],
-            "current-context": "zonewise",
+            "users": [{"name": name, "user": {"token": self.owner_token}}],
+            "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
+            "current-context": name,
         }
         path = self.kubeconfig
         _write(path, json.dumps(config, indent=2).encode() + b"\n")

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import sys
 from pathlib import Path
@@ -63,7 +64,7 @@ def next_steps(page: Overview, kubeconfig: str) -> str:
     """How to reach an embedded cluster, and three commands to try with it."""
     from rich.markup import escape
 
-    program = _called()
+    program = escape(_called())
     zone = escape(visible(next((zone.name for zone in page.zones if zone.name), "")))
     commands = [
         ("kubectl get pods -A -o wide", "what runs where"),
@@ -74,15 +75,20 @@ def next_steps(page: Overview, kubeconfig: str) -> str:
     ]
     width = max(len(command) for command, _ in commands)
     lines = [f"  {command:<{width}}   [dim]# {meaning}[/dim]" for command, meaning in commands]
-    return "\n".join([f"  [bold]export KUBECONFIG={escape(kubeconfig)}[/bold]", "", *lines])
+    return "\n".join(
+        [f"  [bold]export KUBECONFIG={escape(shlex.quote(kubeconfig))}[/bold]", "", *lines]
+    )
 
 
 def _called() -> str:
-    """How to call this program again."""
-    if shutil.which("zonewise"):
-        return "zonewise"
+    """How to call this program again, from any folder."""
     path = Path(sys.argv[0])
-    return f"{sys.executable} -m zonewise" if path.name == "__main__.py" else str(path)
+    if path.name == "__main__.py":
+        return f"{shlex.quote(sys.executable)} -m zonewise"
+    named = shutil.which("zonewise")
+    if named and path.exists() and Path(named).samefile(path):
+        return "zonewise"
+    return shlex.quote(str(path.absolute()))
 
 
 def _table(first: str, *columns: str) -> Table:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 import resource
+import shlex
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -169,7 +170,7 @@ async def _serve_only(process: Process, plan: UpPlan) -> None:
             _API_ONLY.format(
                 version=VERSION,
                 address=address,
-                kubeconfig=server.identity.kubeconfig.resolve(),
+                kubeconfig=shlex.quote(str(server.identity.kubeconfig.resolve())),
                 ending=_ending(plan),
             ),
             nl=False,

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -220,7 +221,8 @@ async def play_scenario(
     try:
         if serve:
             await cluster.server.start()
-            say(f"export KUBECONFIG={cluster.server.identity.kubeconfig.resolve()}")
+            kubeconfig = shlex.quote(str(cluster.server.identity.kubeconfig.resolve()))
+            say(f"export KUBECONFIG={kubeconfig}")
         else:
             await cluster.server.live()
         await cluster.plant_classes(dump or ())

@@ -1,0 +1,53 @@
+"""What is printed about a cluster can be copied and run."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+from zonewise.cli.local.overview import next_steps
+from zonewise.explain.status import overview
+
+PAGE = overview(nodes=(), pods=(), services=(), slices=(), seen={})
+
+
+def commands(kubeconfig: str = "/k") -> list[list[str]]:
+    """The words of each command that is proposed, as a shell reads them."""
+    text = next_steps(PAGE, kubeconfig).replace("[bold]", "").replace("[/bold]", "")
+    lines = [line.partition("[dim]")[0] for line in text.splitlines()]
+    return [shlex.split(line) for line in lines if line.strip()]
+
+
+def test_a_folder_with_spaces_is_quoted() -> None:
+    """The line that sets KUBECONFIG works whatever the folder is called."""
+    assert commands("/my data/$x/kubeconfig")[0] == ["export", "KUBECONFIG=/my data/$x/kubeconfig"]
+    assert commands("/tmp/zonewise-x/kubeconfig")[0] == [
+        "export",
+        "KUBECONFIG=/tmp/zonewise-x/kubeconfig",
+    ]
+
+
+@pytest.mark.parametrize("on_path", ["same", "other", "none"])
+def test_the_program_is_called_as_it_was_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_path: str
+) -> None:
+    """By its name if that is this program on the PATH, else by a path that works in any folder."""
+    for folder in ("my env", "another"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "zonewise").write_text("#!/bin/sh\n")
+        (tmp_path / folder / "zonewise").chmod(0o755)
+    path = {"same": "my env", "other": "another", "none": "nowhere"}[on_path]
+    monkeypatch.setenv("PATH", str(tmp_path / path))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["my env/zonewise", "up"])
+    program = "zonewise" if on_path == "same" else str(tmp_path / "my env" / "zonewise")
+    assert [program, "status", "-w"] in commands()
+
+
+def test_a_module_is_called_by_its_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Started with python -m, it is called so again."""
+    monkeypatch.setattr(sys, "argv", ["/src/zonewise/__main__.py", "up"])
+    assert [sys.executable, "-m", "zonewise", "status", "-w"] in commands()

@@ -1,0 +1,44 @@
+"""Every field of our own kinds is described for ``kubectl explain``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from zonewise.controllers.locators import definition
+from zonewise.disruption.definitions import definitions
+from zonewise.disruption.field_descriptions import DESCRIPTIONS
+
+Obj = dict[str, Any]
+
+SCHEMAS: dict[str, Obj] = {
+    one["spec"]["names"]["kind"]: version["schema"]["openAPIV3Schema"]
+    for one in [*definitions(), definition()]
+    for version in one["spec"]["versions"]
+}
+
+
+def fields(schema: Obj, path: str = "") -> Iterator[tuple[str, str]]:
+    """The paths of all fields below a schema, and their descriptions."""
+    for name, value in (schema.get("properties") or {}).items():
+        below = f"{path}.{name}".removeprefix(".")
+        yield below, value.get("description", "")
+        yield from fields(value, below)
+    if isinstance(schema.get("items"), dict):
+        yield from fields(schema["items"], f"{path}[]")
+
+
+@pytest.mark.parametrize("kind", SCHEMAS)
+def test_every_field_has_a_sentence(kind: str) -> None:
+    """Also those inside lists; each ends as a sentence does."""
+    found = dict(fields(SCHEMAS[kind]))
+    assert found
+    assert [path for path, text in found.items() if not text.endswith(".")] == []
+
+
+@pytest.mark.parametrize("kind", DESCRIPTIONS)
+def test_no_description_is_of_a_field_that_does_not_exist(kind: str) -> None:
+    """A field that is renamed takes its description along."""
+    assert DESCRIPTIONS[kind].keys() <= dict(fields(SCHEMAS[kind])).keys()
