@@ -140,7 +140,7 @@ def test_a_full_disk(tmp_path: Path) -> None:
             check=False,
         )
     assert done.returncode == 2
-    assert done.stderr.startswith(b"error: cannot go on: no space left on device; ")
+    assert done.stderr.startswith(b"error: stopped: no space left on device; ")
     assert done.stderr.count(b"\n") == 1
 
 
@@ -185,7 +185,7 @@ def failing(error: BaseException) -> click.Command:
         (ExceptionGroup("g", [ConfigError("inner; x")]), 2, "error: inner; x"),
         (ConfigError("two\nlines;\tone sentence"), 2, "error: two lines; one sentence"),
         (KeyError("x"), 2, "error: this is a fault in zonewise (KeyError: 'x'); -v shows where"),
-        (PermissionError(13, "Permission denied", "/f"), 2, "/f: permission denied; make room"),
+        (PermissionError(13, "Permission denied", "/f"), 2, "/f: permission denied; free disk space"),
     ],
 )
 def test_exit_codes(

@@ -121,7 +121,7 @@ def command(
     be switched off: kube-controller-manager --controllers=*,-endpointslice-controller.
 
     Where PodLocators are defined (zonewise install prints the definition), there is one for each
-    pod, for name servers that answer by the place of who asks.
+    pod, for DNS servers whose answers depend on where the client is.
     """
     from zonewise.controllers import HintsSettings, LocatorsSettings, SliceRole
     from zonewise.runtime.process.logs import configure

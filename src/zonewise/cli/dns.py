@@ -96,9 +96,9 @@ def command(
 ) -> int:
     """Answer DNS questions about the cluster's Services and pods.
 
-    Headless Services are answered by the place of who asks: topology keys first, else the hints of
-    their endpoints. Places are read from PodLocators, or from pods and nodes if there are none. See
-    docs/dns.md.
+    Answers for headless Services depend on where the client is: topology keys first, else the hints
+    of their endpoints. Locations are read from PodLocators, or from pods and nodes if there are
+    none. See docs/dns.md.
     """
     from zonewise.dns import DnsSettings
     from zonewise.dns.upstream import Upstream

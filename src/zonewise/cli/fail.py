@@ -23,7 +23,7 @@ from zonewise.cli.program.options import Options
 @key_option
 @click.pass_obj
 def command(options: Options, kind: str, names: tuple[str, ...], key: str | None) -> None:
-    """Have nodes of an embedded cluster fail, as if their power or network were gone.
+    """Make nodes of an embedded cluster fail, as if their power or network were gone.
 
     Their heartbeats stop and nothing more is heard of their pods. After 20 to 50 seconds they are
     not ready, and the pods that do not tolerate that any longer are replaced elsewhere.

@@ -31,7 +31,7 @@ ENTRIES = {
     "status": CommandEntry(
         "zonewise.cli.status", "Show zones, pods and in-zone traffic on a page.", TRY
     ),
-    "fail": CommandEntry("zonewise.cli.fail", "Have a node, rack or zone of it fail.", TRY),
+    "fail": CommandEntry("zonewise.cli.fail", "Make a node, rack or zone of it fail.", TRY),
     "heal": CommandEntry("zonewise.cli.heal", "Bring a failed node, rack or zone back.", TRY),
     "explain": CommandEntry(
         "zonewise.cli.explain", "Explain hints, budgets, pods, names and volumes.", UNDERSTAND
@@ -124,7 +124,9 @@ def _ended(program: str, given: list[str]) -> int:
         return _BROKEN_PIPE
     except OSError as error:
         _drop_output()
-        return _say(f"cannot go on: {_words(error)}; make room or permit it and try again")
+        return _say(
+            f"stopped: {_words(error)}; free disk space or correct permissions and try again"
+        )
     return code
 
 

@@ -166,7 +166,7 @@ def _placed(
 ) -> VolumeReport:
     places = blank.places.text()
     if not blank.pool:
-        text = f"volume {blank.volume} says nothing of a pool; it can be used from {places}"
+        text = f"volume {blank.volume} does not name a pool; it can be used from {places}"
         return replace(blank, reason=Reason(code="NoPool", message=text))
     text = f"volume {blank.volume} is in pool {blank.pool} and can be used from {places}"
     plain = replace(blank, reason=Reason(code="Placed", message=text))

@@ -14,9 +14,12 @@ MENTIONED = 5
 
 def matched(pool: Pool, term: Segments) -> Reason:
     """A term has a pool."""
+    place = f"pool {pool.name} is in {domain(pool.segments)}"
+    if pool.segments != term:
+        place += f", the best match for {domain(term)}"
     return Reason(
         code="DomainMatched",
-        message=f"pool {pool.name} ({domain(pool.segments)}) is the best for {domain(term)}",
+        message=place,
         object=f"Pool/{pool.name}",
         numbers=_room(pool),
     )

@@ -80,7 +80,7 @@ def global_options() -> list[click.Option]:
             ["--user"],
             metavar="NAME",
             shell_complete=_names("user"),
-            help="The kubeconfig user to be, instead of the context's.",
+            help="The kubeconfig user to use, instead of the context's.",
         ),
         click.Option(
             ["-n", "--namespace"],

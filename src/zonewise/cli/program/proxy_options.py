@@ -93,7 +93,7 @@ _OPTIONS = (
     click.option(
         "--detect-local-mode",
         type=click.Choice(MODES),
-        help="How packets of this node's pods are known.  [default: ClusterCIDR]",
+        help="How packets from pods of this node are recognized.  [default: ClusterCIDR]",
     ),
     click.option(
         "--pod-bridge-interface", metavar="NAME", help="With BridgeInterface: the bridge of pods."

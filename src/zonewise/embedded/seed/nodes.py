@@ -48,7 +48,10 @@ class NodeLayout:
         if not self.zones or not self.cpus:
             raise ConfigError("there must be a zone and a CPU; write them like a,b,c and 8,4,2")
         if not 0 < self.nodes_per_zone * len(self.zones) <= NODES_LIMIT:
-            raise ConfigError(f"there must be 1 to {NODES_LIMIT} nodes; choose others")
+            raise ConfigError(
+                f"there must be 1 to {NODES_LIMIT} nodes; change the number of zones or of nodes"
+                " per zone"
+            )
         for cpu in self.cpus:
             _cpu(cpu)
 
