@@ -18,7 +18,9 @@ import trustme
 from aiohttp import web
 
 from zonewise.runtime.process.logs import configure
-from zonewise.runtime.serving.connection import Connections, HeaderLimits
+from zonewise.runtime.serving import connection
+from zonewise.runtime.serving import listener as listening
+from zonewise.runtime.serving.connection import Connections, Handler, HeaderLimits
 from zonewise.runtime.serving.listener import OWN_FILES, Listener
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: here\r\n\r\n"
@@ -39,16 +41,23 @@ class Place:
         self.port = port
         self.trust = trust
 
-    async def connect(self, stack: AsyncExitStack) -> Link:
-        """A connection that ends with the test."""
-        link = await asyncio.open_connection("127.0.0.1", self.port, ssl=self.trust)
+    async def connect(self, stack: AsyncExitStack, source: str = "127.0.0.1") -> Link:
+        """A connection from an address of this machine, that ends with the test."""
+        link = await asyncio.open_connection(
+            "127.0.0.1", self.port, ssl=self.trust, local_addr=(source, 0)
+        )
         stack.callback(link[1].transport.abort)
         return link
 
 
 @asynccontextmanager
 async def place(
-    *, connections: int = 100, pause: float = 0.01, headers: HeaderLimits | None = None
+    *,
+    connections: int = 100,
+    per_source: int | None = None,
+    pause: float = 0.01,
+    headers: HeaderLimits | None = None,
+    handler: Handler = answer,
 ) -> AsyncIterator[Place]:
     """A server on a free port."""
     authority = trustme.CA()
@@ -56,11 +65,16 @@ async def place(
     authority.issue_cert("127.0.0.1").configure_cert(serving)
     trust = ssl.create_default_context()
     authority.configure_trust(trust)
-    server = Connections(answer, headers or HeaderLimits(), access_log=None)
+    server = Connections(handler, headers or HeaderLimits(), access_log=None)
     runner = web.ServerRunner(server, handle_signals=False, shutdown_timeout=0.1)
     await runner.setup()
     listener = Listener(
-        server, serving, connections=connections, handshake_seconds=1.0, pause=pause
+        server,
+        serving,
+        connections=connections,
+        handshake_seconds=1.0,
+        per_source=per_source,
+        pause=pause,
     )
     port = await listener.start("127.0.0.1", 0)
     try:
@@ -97,6 +111,89 @@ async def test_who_is_too_many_waits(log: io.StringIO) -> None:
             assert (await served(link)).startswith(b"HTTP/1.1 200")
     (told,) = map(json.loads, log.getvalue().splitlines())
     assert (told["connections"], told["limit"]) == (3, 3)
+
+
+async def ended(link: Link) -> bool:
+    """Whether a connection was closed."""
+    with suppress(ConnectionError):
+        return await link[0].read() == b""
+    return True
+
+
+async def test_a_client_that_holds_all_connections_keeps_nobody_out(log: io.StringIO) -> None:
+    """Connections that were served and stay open make room for those of another address, the one
+    that waited longest first, and none of the address that has few.
+    """
+    async with place(connections=20, per_source=15) as server, AsyncExitStack() as stack:
+        modest = [await server.connect(stack, "127.0.0.2") for _ in range(5)]
+        greedy = [await server.connect(stack) for _ in range(15)]
+        for link in (*modest, *greedy):
+            assert (await served(link)).startswith(b"HTTP/1.1 200")
+        late = []
+        for number in range(5):
+            late.append(await server.connect(stack, "127.0.0.3"))
+            assert (await served(late[-1])).startswith(b"HTTP/1.1 200")
+            assert await ended(greedy[number])
+        for link in (*modest, *late, *greedy[5:]):
+            assert (await served(link)).startswith(b"HTTP/1.1 200")
+        assert server.listener.open == 20
+    (told,) = map(json.loads, log.getvalue().splitlines())
+    assert told["source"] == "127.0.0.1"
+
+
+async def test_an_address_has_a_limit_of_its_own() -> None:
+    """Above it, an address loses the connection that waited longest, though there is room."""
+    async with place(connections=20, per_source=3) as server, AsyncExitStack() as stack:
+        links = []
+        for _ in range(5):
+            links.append(await server.connect(stack))
+            assert (await served(links[-1])).startswith(b"HTTP/1.1 200")
+        assert await ended(links[0]) and await ended(links[1])
+        assert server.listener.open == 3
+
+
+async def test_requests_that_are_being_answered_are_never_cut_off() -> None:
+    """All connections of an address may be busy, above its limit, too; who comes then waits."""
+    released, begun = asyncio.Event(), asyncio.Semaphore(0)
+
+    async def busy(request: web.BaseRequest) -> web.StreamResponse:
+        begun.release()
+        await released.wait()
+        return web.Response(text="done")
+
+    async with (
+        place(connections=6, per_source=2, handler=busy) as server,
+        AsyncExitStack() as stack,
+    ):
+        links = []
+        for _ in range(6):
+            links.append(await server.connect(stack))
+            links[-1][1].write(REQUEST)
+            await begun.acquire()
+        late = asyncio.create_task(server.connect(stack, "127.0.0.2"))
+        await asyncio.wait([late], timeout=0.05)
+        assert not late.done()
+        released.set()
+        for link in links:
+            assert (await link[0].readline()).startswith(b"HTTP/1.1 200")
+        assert (await served(await late)).startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.parametrize(
+    "beginning", [b"", b"GET /", b"POST / HTTP/1.1\r\nHost: here\r\nContent-Length: 9\r\n\r\na"]
+)
+async def test_slow_requests_make_room(beginning: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request that does not arrive holds its connection only until it is slow."""
+    async with place(connections=3, per_source=3) as server, AsyncExitStack() as stack:
+        slow = [await server.connect(stack) for _ in range(3)]
+        for _, writer in slow:
+            writer.write(beginning)
+        late = asyncio.create_task(server.connect(stack, "127.0.0.2"))
+        await asyncio.wait([late], timeout=0.05)
+        assert not late.done(), "a moment is not slow"
+        monkeypatch.setattr(connection, "SLOW", 0.0)
+        monkeypatch.setattr(listening, "SLOW", 0.0)
+        assert (await served(await late)).startswith(b"HTTP/1.1 200")
 
 
 @pytest.fixture

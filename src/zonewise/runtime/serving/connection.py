@@ -7,6 +7,9 @@ connections together so many: above that the oldest connections are closed. Head
 clients arrive in one piece and are never unfinished, so only the clients that cause the pressure
 are affected.
 
+A connection knows for how long its client has let it wait (``waiting``), so that a listener without
+room can close those that nobody will miss.
+
 What is counted is what arrived, in the pieces in which it arrived: where a request's end and the
 beginning of the next arrive together, that beginning counts only once more of it arrives.
 """
@@ -22,6 +25,9 @@ from aiohttp import HttpVersion11, web
 from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
 
 Handler = Callable[["HttpRequest"], Awaitable[web.StreamResponse]]
+
+SLOW = 3.0
+"""Seconds in which a client that is not slow has sent a whole request."""
 
 TOO_LARGE = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
@@ -129,6 +135,8 @@ class Connection(web.RequestHandler):
         super().__init__(manager, **options)
         self._headers = manager.headers
         self._newest: StreamReader = EMPTY_PAYLOAD
+        self._answered = 0
+        self._since = self._loop.time()
         self.header_bytes = 0
         """Bytes received of the unfinished header."""
 
@@ -148,11 +156,31 @@ class Connection(web.RequestHandler):
         in_body = not self._newest.is_eof()
         super().data_received(data)
         if self._request_count != before:
+            self._since = self._loop.time()
             if self._messages:
                 self._newest = self._messages[-1][1]
             self._headers.end(self)
         elif data and not in_body:
             self._headers.grow(self, len(data))
+
+    async def finish_response(self, *arguments: Any) -> tuple[web.StreamResponse, bool]:
+        """A request was answered."""
+        try:
+            return await super().finish_response(*arguments)
+        finally:
+            self._answered += 1
+
+    def waiting(self, now: float) -> float | None:
+        """For how long the client has let us wait; None if it is our turn, or not slow yet.
+
+        Between two requests it may be closed at any time, inside of one only if that is ``SLOW``.
+        """
+        asked = self._request_count - self._answered
+        if asked > 1 or (asked and self._newest.is_eof()):
+            return None
+        seconds = now - self._since
+        idle = self._request_count and not asked and not self.header_bytes
+        return seconds if idle or seconds >= SLOW else None
 
     def refuse(self, answer: bytes = b"") -> None:
         """Close the connection, with an answer if no other is being sent."""

@@ -6,6 +6,12 @@ kernel's backlog, connected ones are served, and accepting resumes when a connec
 system still refuses (out of files or memory), accepting pauses for a moment. It is logged once a
 minute, however often it happens.
 
+Where ``per_source`` is given, clients are not known and one must not keep out others. When there is
+no room, the connection that has waited longest for its client is closed, of the address that has
+the most of them; and that of the same address, if one has more than ``per_source``. A connection
+whose request is being answered is never closed. So whoever is quick is served: API servers whose
+calls all come from one address, too, however many those are.
+
 When many connections have ended, the memory of their buffers is given back to the system.
 
 asyncio's own accept loop does neither: it accepts every client, and without descriptors it logs a
@@ -20,11 +26,13 @@ import resource
 import socket
 import ssl
 from asyncio.sslproto import SSLProtocol
+from collections import Counter
 from collections.abc import Callable
 from math import ceil
 
 from zonewise.runtime.process.logs import logger
 from zonewise.runtime.process.memory import give_back
+from zonewise.runtime.serving.connection import SLOW, Connection
 
 QUEUE = 1024
 """Connections that the kernel keeps for us while we do not accept."""
@@ -62,7 +70,8 @@ class Encryption(SSLProtocol):
         waiter: asyncio.Future[None],
         *,
         handshake_seconds: float,
-        left: Callable[[], None],
+        source: str,
+        left: Callable[[Encryption], None],
     ) -> None:
         super().__init__(
             loop,
@@ -73,7 +82,11 @@ class Encryption(SSLProtocol):
             ssl_handshake_timeout=ceil(handshake_seconds),
             ssl_shutdown_timeout=SHUTDOWN_SECONDS,
         )
+        self.source = source
+        """The address of the client."""
         self._left = left
+        self._began = loop.time()
+        self._served = protocol if isinstance(protocol, Connection) else None
         self._socket_transport: asyncio.Transport | None = None
         self._extra[ENCRYPTION] = self
 
@@ -85,10 +98,17 @@ class Encryption(SSLProtocol):
             return 0
         return self._app_transport.get_write_buffer_size() + inner.get_write_buffer_size()
 
+    def waiting(self, now: float) -> float | None:
+        """For how long we wait for the client; None if it is our turn, or not slow yet."""
+        if self._served is not None and self._served.transport is not None:
+            return self._served.waiting(now)
+        seconds = now - self._began
+        return seconds if seconds >= SLOW else None
+
     def end(self) -> None:
         """Hang up at once; what was not sent is dropped."""
         if self._socket_transport is not None:
-            self._app_transport.abort()
+            (self._app_transport or self._socket_transport).abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The beginning: the handshake."""
@@ -101,7 +121,7 @@ class Encryption(SSLProtocol):
         super().connection_lost(exc)
         self._socket_transport = None
         self._extra.pop(ENCRYPTION, None)
-        self._left()
+        self._left(self)
 
 
 class Listener:
@@ -115,6 +135,7 @@ class Listener:
         connections: int,
         handshake_seconds: float,
         encryption: type[Encryption] = Encryption,
+        per_source: int | None = None,
         pause: float = PAUSE,
     ) -> None:
         self._make = make
@@ -122,10 +143,13 @@ class Listener:
         self._connections = connections
         self._handshake_seconds = handshake_seconds
         self._encryption = encryption
+        self._per_source = per_source
         self._pause = pause
         self._loop = asyncio.get_running_loop()
         self._sockets: list[socket.socket] = []
         self._connecting: set[asyncio.Task[None]] = set()
+        self._encryptions: set[Encryption] = set()
+        self._sources: Counter[str] = Counter()
         self._timer: asyncio.TimerHandle | None = None
         self._paused = False
         self._told = -QUIET
@@ -177,14 +201,18 @@ class Listener:
         return min(self._connections, max(files - OWN_FILES, files // 2))
 
     def _accept(self, listening: socket.socket) -> None:
-        for _ in range(TURN):
+        for turn in range(TURN):
             room = self.room
-            if self.open >= room:
+            if turn and self.open >= room:
+                return  # The loop calls again if another client waits, and only then.
+            if self.open >= room and not self._make_room():
                 self._halt()
+                if self._per_source is not None:
+                    self._timer = self._loop.call_later(self._pause, self._resume)
                 self._tell("no more connections are accepted until some of them end", limit=room)
                 return
             try:
-                accepted, _ = listening.accept()
+                accepted, address = listening.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
@@ -195,33 +223,72 @@ class Listener:
                 self._tell("connections cannot be accepted now", error=error.strerror)
                 return
             accepted.setblocking(False)
+            source = str(address[0])
             self.open += 1
-            task = self._loop.create_task(self._connect(accepted))
+            self._sources[source] += 1
+            if self._per_source is not None and self._sources[source] > self._per_source:
+                self._make_room(source)
+            task = self._loop.create_task(self._connect(accepted, source))
             self._connecting.add(task)
             task.add_done_callback(self._connecting.discard)
 
-    async def _connect(self, accepted: socket.socket) -> None:
+    def _make_room(self, source: str = "") -> bool:
+        """Close the connection that nobody will miss, of one address or of the greediest."""
+        if self._per_source is None:
+            return False
+        now = self._loop.time()
+        closable = [
+            ((self._sources[one.source], waited), one)
+            for one in self._encryptions
+            if (not source or one.source == source) and (waited := one.waiting(now)) is not None
+        ]
+        if not closable:
+            return False
+        _, longest = max(closable, key=lambda pair: pair[0])
+        self._tell("idle connections are closed to make room", source=longest.source)
+        self._leave(longest)
+        longest.end()
+        return True
+
+    async def _connect(self, accepted: socket.socket, source: str) -> None:
         waiter = self._loop.create_future()
         waiter.add_done_callback(_told)
+        encryption: Encryption | None = None
 
         def begin() -> Encryption:
-            return self._encryption(
+            nonlocal encryption
+            encryption = self._encryption(
                 self._loop,
                 self._make(),
                 self._tls,
                 waiter,
                 handshake_seconds=self._handshake_seconds,
+                source=source,
                 left=self._leave,
             )
+            self._encryptions.add(encryption)
+            return encryption
 
         try:
             await self._loop.connect_accepted_socket(begin, accepted)
         except OSError:  # closed before it began
             accepted.close()
-            self._leave()
+            if encryption is None:
+                self._forget(source)
+            else:
+                self._leave(encryption)
 
-    def _leave(self) -> None:
+    def _leave(self, encryption: Encryption) -> None:
+        """A connection has ended, or is about to because room was needed."""
+        if encryption in self._encryptions:
+            self._encryptions.remove(encryption)
+            self._forget(encryption.source)
+
+    def _forget(self, source: str) -> None:
         self.open -= 1
+        self._sources[source] -= 1
+        if not self._sources[source]:
+            del self._sources[source]
         self._ended += 1
         if self._ended == ENDED:
             self._loop.call_later(TIDY, self._tidy)

@@ -9,7 +9,8 @@ for it among those that are under way, in the order of arrival; small ones, whic
 need no more room than their number allows and never wait for large ones.
 
 A client that does not finish a request is disconnected (``zonewise.runtime.serving.connection``),
-and there are never more connections than descriptors (``zonewise.runtime.serving.listener``).
+and there are never more connections than descriptors; where there is no room for another one, the
+idlest of the greediest address is closed (``zonewise.runtime.serving.listener``).
 
 A handler in ``instead`` is a gate, and a call that fails would open it wherever the configuration
 ignores failures. Its calls do not wait for a turn (it bounds its own work), and what it cannot
@@ -67,7 +68,8 @@ class WebhookLimits:
 
     A body holds the new and the old object, of 3 MiB at most each; ``bodies`` is what all large
     ones under way may have together. A connection is closed after ``calls``, so that API servers
-    spread over replicas that were added later.
+    spread over replicas that were added later. One address may have ``per_source`` connections that
+    wait for it, and all of them that are being answered: API servers may share one.
     """
 
     body: int = 8 << 20
@@ -79,6 +81,7 @@ class WebhookLimits:
     gated: int = 4096
     calls: int = 1000
     connections: int = 1000
+    per_source: int = 500
     headers: HeaderLimits = field(default_factory=lambda: HeaderLimits(seconds=10.0))
 
 
@@ -315,6 +318,7 @@ class WebhookServer:
             connections=limits.connections,
             handshake_seconds=limits.headers.seconds,
             encryption=BodyEncryption,
+            per_source=limits.per_source,
         )
         try:
             self.port = await listener.start(self._host, self._wanted)
