@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -80,6 +81,13 @@ SERVICES_PATH = "/services"
     help="The controller's user, whose slices are let through.  [default:"
     " system:serviceaccount:NAMESPACE:zonewise]",
 )
+@click.option(
+    "--client-ca",
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Answer only clients with a certificate of this authority, as API servers have if their"
+    " AdmissionConfiguration says so; read again when it changes.",
+)
 @click.pass_obj
 def command(
     options: Options,
@@ -92,6 +100,7 @@ def command(
     secret: str,
     configuration: str,
     writer: str,
+    client_ca: Path | None,
 ) -> int:
     """Serve admission webhooks.
 
@@ -134,6 +143,7 @@ def command(
                 metrics_listen=metrics_listen,
                 secret=secret,
                 configuration=configuration,
+                client_ca=client_ca,
             )
 
     return run(main)
@@ -151,6 +161,7 @@ async def _serve(
     metrics_listen: str,
     secret: str,
     configuration: str,
+    client_ca: Path | None,
 ) -> None:
     from zonewise.api.objects.admissionregistration import (
         MutatingWebhookConfiguration,
@@ -166,12 +177,14 @@ async def _serve(
         ServerContext,
         WebhookServer,
     )
+    from zonewise.runtime.config.credentials import FileContent
     from zonewise.runtime.monitoring.health import fresh_watches, synced_watches
     from zonewise.runtime.process.logs import logger
     from zonewise.webhook import Clamp, DisruptionGate, HintInjection, validate_service
     from zonewise.webhook.gate_metrics import verdict_counter
 
-    cache, metrics, health, tls = Cache(client), Metrics(), Health(), ServerContext()
+    cache, metrics, health = Cache(client), Metrics(), Health()
+    tls = ServerContext(client_ca and FileContent(client_ca, purpose="authority of clients"))
     handlers: dict[str, Handler] = {SERVICES_PATH: validate_service}
     kinds: list[type[MutatingWebhookConfiguration] | type[ValidatingWebhookConfiguration]]
     kinds = [ValidatingWebhookConfiguration]

@@ -121,3 +121,22 @@ def test_warnings_stay_within_what_servers_pass_on(warnings: list[str]) -> None:
 def test_a_long_refusal_is_cut() -> None:
     """No answer grows without bound because somebody's list of faults did."""
     assert len(answered(Denied("x" * 10**6))["status"]["message"]) == 4096
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        {"namespace": "x" * 60_000},
+        {"namespace": "no namespace"},
+        {"namespace": "a/b"},
+        {"name": "x" * 254},
+        {"name": "../nodes"},
+    ],
+)
+def test_names_that_no_object_has_are_refused(names: dict[str, str]) -> None:
+    """A review with an impossible namespace or name is no review, and the error does not repeat
+    what it said.
+    """
+    with pytest.raises(ParseError) as raised:
+        decode(review(**names))
+    assert len(str(raised.value)) < 100

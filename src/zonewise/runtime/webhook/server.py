@@ -23,8 +23,9 @@ write continues then is what the webhook configuration's ``failurePolicy`` says.
 was goes to the log, not to the user. A handler refuses by returning ``Denied``, never by raising.
 
 TLS shows the newest certificate to each new connection and leaves open ones alone
-(``zonewise.runtime.webhook.server_context``). The server requests no client certificate: API
-servers have none by default, and an answer reveals nothing that the client did not send.
+(``zonewise.runtime.webhook.server_context``). Client certificates are requested only if the context
+says so: API servers have none by default. Without them anybody who reaches the port can call, so
+handlers must not believe what they are told.
 """
 
 from __future__ import annotations
