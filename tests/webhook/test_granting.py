@@ -6,10 +6,12 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from email.utils import formatdate
 from typing import Any
 
 import pytest
+from msgspec import structs
 from tests.disruption.clusters import (
     EXISTS,
     NS,
@@ -41,6 +43,7 @@ from zonewise.webhook.granting import GATHER
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
 
 WRITING = 0.01
+OWNERS = deployment(1)
 ALL = {"a": 10, "b": 10, "c": 10}
 
 
@@ -156,6 +159,70 @@ async def test_a_burst_is_few_writes(monkeypatch: pytest.MonkeyPatch) -> None:
         burst = [ask(GATHER * number / len(pods), item) for number, item in enumerate(pods[1:])]
         assert all(await asyncio.gather(*burst))
         assert who.writes == 1 + 2
+
+
+async def test_a_loud_namespace_waits_for_itself() -> None:
+    """A quiet namespace's answer is among the first, though thirty questions came before its own.
+
+    Those are about pods under a hundred budgets, of which none shares a count.
+    """
+    async with ground() as cluster:
+        labels = {f"l{number}": "x" for number in range(100)}
+        loud = [pod(f"p{number}", "n-a", labels=labels) for number in range(30)]
+        budgets = [
+            tdb(
+                f"b{number}",
+                domains={"a": 30},
+                **per_zone(maxUnavailable=0),
+                selector={"matchLabels": {f"l{number}": "x"}},
+            )
+            for number in range(100)
+        ]
+        who = replica(cluster, *budgets, pods=loud)
+        (calm,) = spread(a=1)
+        calm = structs.replace(calm, metadata=structs.replace(calm.metadata, namespace="calm"))
+        who._budgets_cache.by_namespace["calm"] = NamespaceBudgets(
+            zones("a"),
+            budgets=[replace(counted(maxUnavailable=0), namespace="calm")],
+            pods=[calm],
+            owners=[replace(one, place=(*one.place[:2], "calm", one.place[3])) for one in OWNERS],
+        )
+        order: list[str] = []
+
+        async def ask(item: Pod) -> None:
+            assert not (await who.ask(item, evicting=True)).allowed
+            order.append(item.metadata.namespace)
+
+        await asyncio.gather(*(ask(item) for item in (*loud, calm)))
+        assert len(order) == 31
+        assert order.index("calm") < 5
+
+
+async def test_a_batch_is_written_on_the_ledger_it_was_judged_by(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A grant of another replica that arrives while a batch is judged is not overlooked."""
+    async with ground() as cluster:
+        one = replica(cluster, counted(maxUnavailable=1))
+        two = replica(cluster, counted(maxUnavailable=1))
+        first, second = spread(a=2)
+        judge = one._judge
+        turns = 0
+
+        async def judged(*given: Any) -> DisruptionVerdict:
+            nonlocal turns
+            verdict = await judge(*given)
+            turns += 1
+            if turns == 2:  # the first of the batch: the one before only asked whether it costs
+                assert (await two.ask(second, evicting=True)).allowed
+                ledger = await cluster.client.get(DisruptionLedger, "zonewise", NS)
+                one._budgets_cache.ledger_changed(None, ledger)
+            return verdict
+
+        monkeypatch.setattr(one, "_judge", judged)
+        assert not (await one.ask(first, evicting=True)).allowed
+        ledger = await cluster.client.get(DisruptionLedger, "zonewise", NS)
+        assert [grant.pod for grant in ledger.spec.grants] == [second.metadata.name]
 
 
 async def test_a_refusal_costs_no_request() -> None:

@@ -219,7 +219,8 @@ class NamespaceBudgets:
                 count.domain_counts.drop(key)
         if new is not None:
             for count in after:
-                count.domain_counts.put(new)
+                if not count.all_unseen:
+                    count.domain_counts.put(new)
         return 1 + len(before) + len(after)
 
     def _count_anew(self) -> int:

@@ -32,6 +32,11 @@ class SharedCount:
         self.domain_counts.nodes_changed()
         self._unseen = None
 
+    @property
+    def all_unseen(self) -> bool:
+        """Whether every pod will be looked at anyway."""
+        return self._unseen is None
+
     def unseen(self, pods: Iterable[str], count: int) -> list[str]:
         """The next pods to look at; none when all were."""
         if self._unseen is None:

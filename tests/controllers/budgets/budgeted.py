@@ -102,12 +102,12 @@ class Field:
         """A pod is gone at once."""
         await self.client.delete(Pod, name, NS, grace_period=0)
 
-    async def budget(self, **spec: Any) -> None:
+    async def budget(self, name: str = "web", **spec: Any) -> None:
         """A budget of these pods, per zone."""
         body = {
             "apiVersion": "zonewise.io/v1alpha1",
             "kind": "TopologyDisruptionBudget",
-            "metadata": {"name": "web", "namespace": NS},
+            "metadata": {"name": name, "namespace": NS},
             "spec": {"selector": {"matchLabels": LABELS}, "nodeSelectorTerm": EXISTS, **spec},
         }
         await Seeder(self.client, self.cluster.server.registry).plant([body])
@@ -116,9 +116,9 @@ class Field:
         """Change the budget."""
         await self.client.patch(TopologyDisruptionBudget, "web", NS, {"spec": spec})
 
-    async def told(self) -> TopologyDisruptionBudget:
+    async def told(self, name: str = "web") -> TopologyDisruptionBudget:
         """The budget."""
-        return await self.client.get(TopologyDisruptionBudget, "web", NS)
+        return await self.client.get(TopologyDisruptionBudget, name, NS)
 
     async def baseline(self) -> dict[str, int]:
         """What is remembered."""

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 from tests.controllers.budgets.budgeted import NS, Field, field
 
-from zonewise.api import Namespace
+from zonewise.api import Namespace, Pod
+from zonewise.api.objects.budgets import TopologyDisruptionBudget
 from zonewise.api.objects.events import Event
+from zonewise.controllers.budgets import BudgetsController
+from zonewise.disruption import namespace_budgets
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
 
@@ -69,3 +73,56 @@ async def test_an_old_label_is_told_once() -> None:
         assert await town.baseline() == {"a": 1, "b": 1, "c": 1}
         events = await town.client.list(Event, NS)
         assert [one.reason for one in events if one.regarding.name == "web"] == ["OldLabelKey"]
+
+
+async def test_budgets_beyond_the_limit_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a limit of two the third is not counted and tells it; deleting an older one mends it."""
+    monkeypatch.setattr(namespace_budgets, "BUDGETS_LIMIT", 2)
+    async with field(3, *"abc") as town:
+        for name in ("web", "old", "new"):
+            await town.budget(name, maxUnavailable=1)
+            await asyncio.sleep(2)
+        await asyncio.sleep(5)
+        assert (await allowing(town, "old"))[:2] == ("True", "SufficientPods")
+        status, reason, message = await allowing(town, "new")
+        assert (status, reason) == ("False", "TooManyBudgets")
+        assert "the 2 oldest are counted, and new is not among them" in message
+        before = await town.told("new")
+        await town.gone("web-1")
+        await town.pod("b")
+        await asyncio.sleep(5)
+        assert await town.told("new") == before, "pods are nothing to a budget that is not counted"
+        await town.client.delete(TopologyDisruptionBudget, "web", NS)
+        await asyncio.sleep(5)
+        assert (await allowing(town, "new"))[:2] == ("True", "SufficientPods")
+
+
+async def test_only_budgets_of_a_changed_pod_are_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of thirty budgets the one that selects a pod is counted when the pod changes."""
+    counted: list[str] = []
+    count = BudgetsController._count
+
+    async def counting(self: BudgetsController, *given: Any) -> float:
+        counted.append(given[1].name)
+        return await count(self, *given)
+
+    monkeypatch.setattr(BudgetsController, "_count", counting)
+    async with field(3, *"abc") as town:
+        for number in range(30):
+            selector = {"matchLabels": {"group": str(number)}}
+            await town.budget(f"b{number}", maxUnavailable=1, selector=selector)
+        await asyncio.sleep(20)
+        counted.clear()
+        for name, labels in (("web-1", {"group": "7"}), ("web-2", {"other": "7"})):
+            await town.client.patch(Pod, name, NS, {"metadata": {"labels": labels}})
+        await asyncio.sleep(5)
+        assert set(counted) == {"b7"}
+
+
+async def allowing(town: Field, name: str) -> tuple[str, str, str]:
+    """Status, reason and message of the condition that tells what is allowed."""
+    conditions = (await town.told(name)).status.conditions
+    (condition,) = [one for one in conditions if one.type == "DisruptionAllowed"]
+    return condition.status, condition.reason, condition.message

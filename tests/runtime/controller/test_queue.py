@@ -47,6 +47,25 @@ async def test_keys_are_deduplicated_and_served_in_order() -> None:
     assert await take_all(queue) == ["b", "a", "c"]
 
 
+async def test_lanes_take_turns() -> None:
+    """A lane with many keys delays another one's by one key each, in both classes."""
+    queue: Queue[str] = Queue(lane=lambda key: key[0])
+    for number in range(5):
+        queue.add(f"a{number}")
+        queue.add(f"x{number}", low=True)
+    for key in ("b0", "b1", "b0", "c0"):
+        queue.add(key)
+    queue.add("y0", low=True)
+    queue.add("x4")
+    assert len(queue) == 14
+    taken = await take_all(queue)
+    assert taken[:8] == ["a0", "b0", "c0", "x4", "a1", "b1", "a2", "a3"]
+    assert taken[8:] == ["x0", "a4", "y0", "x1", "x2", "x3"]
+    queue.add("a0")
+    queue.close(drop=True)
+    assert len(queue) == 0
+
+
 async def test_a_key_added_while_active_runs_again_after_it() -> None:
     """Two workers never hold one key, and a change during the work is not lost."""
     queue: Queue[str] = Queue()
