@@ -133,7 +133,10 @@ class Granting:
     async def _work(self, namespace: str) -> None:
         """Write batch after batch while requests wait."""
         try:
-            while batch := self._waiting.pop(namespace, None):
+            while namespace in self._waiting:
+                # Those that are being asked for already get their turns first, and join the batch.
+                await self.settle(namespace)
+                batch = self._waiting.pop(namespace)
                 try:
                     await self._grant(namespace, batch)
                 except Exception as error:
@@ -150,7 +153,6 @@ class Granting:
         namespace_budgets = self._budgets_cache.of(namespace)
         for _ in range(TRIES):
             batch = [one for one in batch if not one.answer.done()]
-            await self.settle(namespace)
             asked = self._round(namespace_budgets)
             granted: list[tuple[_Question, DisruptionVerdict]] = []
             room = GRANTS_LIMIT - len(asked.ledger.grants)
@@ -170,6 +172,7 @@ class Granting:
                 await self._write(namespace_budgets, namespace, asked.ledger, granted)
             except (Conflict, AlreadyExists):
                 await self._reread(namespace_budgets, namespace)
+                await self.settle(namespace)
                 continue
             for question, verdict in granted:
                 _answer(question, verdict)

@@ -68,6 +68,8 @@ class Deployments:
         self._deployments = self.controller.watches(Deployment, own_key)
         woken = members(self._deployments, Deployment.resource.kind)
         self._sets = indexed(self.controller.watches(ReplicaSet, woken))
+        if self._reducing:
+            self._sets.on_change(self._reduced)
         # Pods are only looked up; Deployments are enqueued by their ReplicaSets.
         self._pods = indexed(self.controller.reads(Pod))
         self._own: Expectations[Key, Deployment] = Expectations(self._deployments)
@@ -186,10 +188,21 @@ class Deployments:
             body["metadata"] = {"uid": one.metadata.uid, "annotations": annotations}
         if body:
             await self._patch(key, one, body)
-        if size != aim(one):
+        if size != aim(one) and (REDUCE_TO not in annotations or not annotations[REDUCE_TO]):
             way = "up" if size > aim(one) else "down"
             name = one.metadata.name
             self._note(owner, f"Scaled {way} replica set {name} from {aim(one)} to {size}")
+
+    def _reduced(self, old: ReplicaSet | None, new: ReplicaSet | None) -> None:
+        """Tell of a ReplicaSet that was asked to shrink when it does: budgets may keep its pods."""
+        if old is None or new is None or REDUCE_TO not in old.metadata.annotations:
+            return
+        before, after = old.spec.replicas, new.spec.replicas
+        above = new.metadata.controller
+        owner = above and self._deployments.get((new.metadata.namespace, above.name))
+        if owner and after < before:
+            name = new.metadata.name
+            self._note(owner, f"Scaled down replica set {name} from {before} to {after}")
 
     def _recreates(self, owner: Deployment, one: ReplicaSet) -> bool:
         """Whether a ReplicaSet is given up whole before its successor is made."""
@@ -225,6 +238,9 @@ class Deployments:
             owner, sets, created=name, scaling=step.scaling, now=self._clock()
         )
         await self._write(key, owner, status, revision=_revision(owner, sets))
+        held = rollout_status.held(status)
+        if held and not rollout_status.held(owner.status):
+            self._note(owner, held, type="Warning", reason="HeldByBudget")
         return status
 
     async def _write(

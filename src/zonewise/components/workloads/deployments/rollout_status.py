@@ -3,7 +3,7 @@
 *Available* is whether enough pods are. *Progressing* is the progress of a rollout: a ReplicaSet was
 created, its pods start, it is complete, or nothing has changed for longer than the progress
 deadline. A complete rollout stays complete when a pod fails later. *ReplicaFailure* is copied from
-a ReplicaSet.
+a ReplicaSet, and so is *HeldByBudget*: pods should go, and a disruption budget does not let them.
 
 A condition that does not change is left as it is, times included; one that changes goes to the end
 of the list, and keeps the time of its transition if only its reason changed.
@@ -47,6 +47,7 @@ def status_of(
     if not scaling:
         conditions = _progress(deployment, sets, status, conditions, now)
         conditions = _failures(sets, conditions, now)
+    conditions = _held(sets, conditions, now)
     return msgspec.structs.replace(status, conditions=conditions)
 
 
@@ -205,6 +206,28 @@ def _failures(sets: Sets, conditions: Conditions, now: float) -> Conditions:
                 )
                 return _set(conditions, told, now, since=condition.last_transition_time)
     return _without(conditions, replicas.FAILURE)
+
+
+def _held(sets: Sets, conditions: Conditions, now: float) -> Conditions:
+    """A ReplicaSet that a budget keeps from shrinking holds the rollout, or the scale-down."""
+    known = _get(conditions, replicas.HELD)
+    for one in sets.all:
+        if (words := replicas.held_by(one)) is not None:
+            reason, why = words
+            message = f'ReplicaSet "{one.metadata.name}" has {one.status.replicas} pods and should'
+            message += f" have {replicas.aim(one)}: {why}"
+            if known is not None and known.message == message:
+                return conditions
+            since = None if known is None else known.last_transition_time
+            condition = _condition(replicas.HELD, "True", reason, message)
+            return _set(_without(conditions, replicas.HELD), condition, now, since=since)
+    return _without(conditions, replicas.HELD)
+
+
+def held(status: DeploymentStatus) -> str:
+    """What a budget prevents, "" if nothing."""
+    known = _get(status.conditions, replicas.HELD)
+    return "" if known is None else known.message
 
 
 def _deadline(deployment: Deployment) -> int | None:

@@ -56,6 +56,9 @@ class Unfinished(ZonewiseError):
     """Not all pods could be created or removed; the ReplicaSet's status says why."""
 
 
+REFUSED = "EvictionRefused"
+
+
 class ReplicaSets:
     """Keeps every ReplicaSet at its size."""
 
@@ -117,7 +120,7 @@ class ReplicaSets:
         try:
             if owner.metadata.deletion_timestamp is None:
                 return await self._manage(key, owner, count)
-            await self._tell(key, owner, count, None)
+            await self._tell(key, owner, count)
         finally:
             self._pacing.passed(key, len(pods))
         return None
@@ -125,29 +128,31 @@ class ReplicaSets:
     async def _manage(self, key: Key, owner: ReplicaSet, count: ReplicaCount) -> float | None:
         have, want = len(count.active), replicas.aim(owner)
         failure: tuple[str, str] | None = None
+        held: tuple[str, str] | None = None
         again = count.again
         if have < want:
             made, failure = await self._create(key, owner, min(want - have, BURST))
             if made and failure is None:
                 if have + made < want:
-                    await self._tell(key, owner, count, None)
+                    await self._tell(key, owner, count)
                 return GLANCE
         elif have > want:
             taken = await self._take(key, owner, count.active, min(have - want, BURST))
             if self._removal.mode == "delete" and taken.refused:
                 failure = ("FailedDelete", str(taken.refused[0].error))
+            held = self._held(owner, taken)
             if taken.again is not None:
                 again = taken.again if again is None else min(again, taken.again)
             have -= len(taken.granted)
             if taken.granted:
                 await self._lower(key, owner, have)
                 if have > want:
-                    await self._tell(key, owner, count, failure)
+                    await self._tell(key, owner, count, failure, held)
                 return GLANCE
         else:
             self._removal.forget(key)
         await self._lower(key, owner, have)
-        await self._tell(key, owner, count, failure)
+        await self._tell(key, owner, count, failure, held)
         if failure is not None:
             raise Unfinished(f"{failure[0]}: {failure[1]}")
         return again
@@ -186,8 +191,15 @@ class ReplicaSets:
                 self._note(owner, "FailedDelete", note, type="Warning")
             elif not isinstance(refusal.error, Conflict):
                 note = f"A pod stays for now: {refusal.why}"
-                self._note(owner, "EvictionRefused", note, type="Warning")
+                self._note(owner, REFUSED, note, type="Warning")
         return taken
+
+    def _held(self, owner: ReplicaSet, taken: Taken) -> tuple[str, str] | None:
+        """What keeps pods that should go; during a pause what kept them when it began."""
+        if self._removal.mode == "delete" or taken.granted:
+            return None
+        whys = [one.why for one in taken.refused if not isinstance(one.error, Conflict)]
+        return (REFUSED, whys[0]) if whys else replicas.held_by(owner)
 
     def _recreated(self, owner: ReplicaSet) -> bool:
         """Whether a Deployment deletes these pods to recreate them.
@@ -225,10 +237,15 @@ class ReplicaSets:
         self._own.wrote(key, await self._client.patch(self._kind, meta.name, meta.namespace, body))
 
     async def _tell(
-        self, key: Key, owner: ReplicaSet, count: ReplicaCount, failure: tuple[str, str] | None
+        self,
+        key: Key,
+        owner: ReplicaSet,
+        count: ReplicaCount,
+        failure: tuple[str, str] | None = None,
+        held: tuple[str, str] | None = None,
     ) -> None:
         now = times.format_time(times.from_epoch(self._clock()))
-        status = replicas.status_of(owner, count, failure=failure, now=now)
+        status = replicas.status_of(owner, count, failure=failure, held=held, now=now)
         if status == owner.status:
             return
         self._own.wrote(key, await self._client.patch_status(owner, replicas.patch_of(status)))

@@ -8,7 +8,7 @@ down (``lowered``): it is what the ReplicaSet still holds, never less.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,8 @@ from zonewise.components.workloads.availability import available_in
 from zonewise.disruption.steering import reduce_to
 
 FAILURE = "ReplicaFailure"
+HELD = "HeldByBudget"
+"""Pods should go, and a disruption budget does not let them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,19 +73,22 @@ def counted(owner: ReplicaSet, pods: Iterable[Pod], now: float) -> ReplicaCount:
 
 
 def status_of(
-    owner: ReplicaSet, count: ReplicaCount, *, failure: tuple[str, str] | None, now: str
+    owner: ReplicaSet,
+    count: ReplicaCount,
+    *,
+    failure: tuple[str, str] | None,
+    held: tuple[str, str] | None,
+    now: str,
 ) -> ReplicaSetStatus:
-    """The status of a ReplicaSet; ``failure`` is the reason and message of what did not work."""
-    conditions: Sequence[Condition] = owner.status.conditions
+    """The status of a ReplicaSet.
+
+    ``failure`` is the reason and message of what did not work, ``held`` of what a budget prevents.
+    """
+    conditions = owner.status.conditions
     known = next((one for one in conditions if one.type == FAILURE), None)
-    if failure is None:
-        conditions = [one for one in conditions if one.type != FAILURE]
-    elif known is None:
-        reason, message = failure
-        condition = Condition(
-            type=FAILURE, status="True", reason=reason, message=message, last_transition_time=now
-        )
-        conditions = [*conditions, condition]
+    if failure is None or known is None:
+        conditions = _with(conditions, FAILURE, failure, now)
+    conditions = _with(conditions, HELD, held, now)
     return ReplicaSetStatus(
         observed_generation=owner.metadata.generation,
         replicas=len(count.active),
@@ -93,8 +98,32 @@ def status_of(
         terminating_replicas=None
         if isinstance(owner, ReplicationController)
         else count.terminating,
-        conditions=tuple(conditions),
+        conditions=conditions,
     )
+
+
+def held_by(owner: ReplicaSet) -> tuple[str, str] | None:
+    """What a budget prevented when pods were last to go."""
+    known = next((one for one in owner.status.conditions if one.type == HELD), None)
+    return None if known is None else (known.reason, known.message)
+
+
+def _with(
+    conditions: tuple[Condition, ...], type: str, words: tuple[str, str] | None, now: str
+) -> tuple[Condition, ...]:
+    """The conditions with this one saying these words, or without it."""
+    others = tuple(one for one in conditions if one.type != type)
+    if words is None:
+        return others
+    known = next((one for one in conditions if one.type == type), None)
+    if known is not None and (known.reason, known.message) == words:
+        return conditions
+    since = now if known is None else known.last_transition_time
+    reason, message = words
+    condition = Condition(
+        type=type, status="True", reason=reason, message=message, last_transition_time=since
+    )
+    return (*others, condition)
 
 
 def patch_of(status: ReplicaSetStatus) -> dict[str, Any]:
