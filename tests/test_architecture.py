@@ -17,7 +17,7 @@ ROOMS = {
     "apiserver": "registry server",
     "components": "",
     "controllers": "",
-    "embedded": "cluster csi_driver domain_guard simulated_traffic",
+    "embedded": "cluster csi_driver domain_guard built_in simulated_traffic",
     "machinery": "",
     "runtime": "",
 }
