@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 import yaml
 from tests.cli.run_program import here
 from tests.embedded.virtual_cluster import virtual_cluster
+from tests.install.enforced import enforce
+from tests.install.test_rights import create
 
+from zonewise.api.errors import Forbidden
+from zonewise.apiserver.http.local_transport import LocalTransport
+from zonewise.apiserver.request.call import User
 from zonewise.embedded.seed.seeder import Seeder
+from zonewise.runtime.client.client import Client
 from zonewise.storage.configuration import parse_configuration
 from zonewise.storage.domains import parse_domain_labels
 
@@ -150,3 +157,59 @@ async def test_everything_is_accepted_by_an_api_server(capsys: Capture) -> None:
     async with virtual_cluster({}) as cluster:
         refused = await Seeder(cluster.client, cluster.server.registry).plant(objects)
         assert not refused, refused
+
+
+NODE = "/api/v1/nodes/n"
+VOLUMES = "/api/v1/persistentvolumes"
+TAKEOVER = {"metadata": {"labels": {"topology.csi.zonewise.io/takeover.zone": "b"}}}
+
+
+def volume(**source: Any) -> dict[str, Any]:
+    """A volume of some source."""
+    spec = {
+        "capacity": {"storage": "1Gi"},
+        "accessModes": ["ReadWriteOnce"],
+        "persistentVolumeReclaimPolicy": "Delete",
+        **source,
+    }
+    meta = {"name": "v"}
+    return {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": meta, "spec": spec}
+
+
+def csi_volume(driver: str) -> dict[str, Any]:
+    """A volume of a driver."""
+    return volume(csi={"driver": driver, "volumeHandle": "v"})
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "allowed"),
+    [
+        ("PATCH", NODE, TAKEOVER, True),
+        ("PATCH", NODE, {"metadata": {"labels": {"pool": "mine"}}}, False),
+        ("PATCH", NODE, {"metadata": {"annotations": {"mine": "1"}}}, False),
+        ("PATCH", NODE, {"spec": {"unschedulable": True}}, False),
+        ("POST", VOLUMES, csi_volume("csi.zonewise.io"), True),
+        ("POST", VOLUMES, csi_volume("csi.example.com"), False),
+        ("POST", VOLUMES, volume(hostPath={"path": "/"}), False),
+    ],
+)
+async def test_who_takes_the_controller_gets_no_node(
+    capsys: Capture, method: str, path: str, body: dict[str, Any], allowed: bool
+) -> None:
+    """Of nodes only labels of takeovers may be changed; volumes are those of the driver."""
+    objects = [*printed(capsys).values()]
+    async with virtual_cluster({}) as cluster:
+        node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}}
+        await create(cluster, [*objects, node])
+        enforce(cluster.server, objects)
+        user = User("system:serviceaccount:zonewise-system:zonewise-csi", ("system:authenticated",))
+        client = Client(LocalTransport(cluster.server.handle, user))
+        kind = "application/json" if method == "POST" else "application/merge-patch+json"
+        content = json.dumps(body).encode()
+        try:
+            await client.raw(method, path, headers={"Content-Type": kind}, body=content)
+        except Forbidden as error:
+            assert not allowed
+            assert "Zonewise's CSI driver may" in str(error)
+        else:
+            assert allowed

@@ -91,7 +91,7 @@ class Try:
         if self.method == "PATCH":
             manner = "json-patch" if isinstance(body, list) else "merge-patch"
             kind = f"application/{manner}+json"
-        elif isinstance(body, Callable):
+        elif callable(body):
             body = body((await owner.raw("GET", self.path)).json())
         answer = await account.raw(
             self.method,

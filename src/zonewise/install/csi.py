@@ -8,7 +8,8 @@ given, so that applying it again leaves pools and takeovers as they are.
 *Permissions.* The controller's account may do what its sidecars do to volumes, claims and
 snapshots, and may write leases and capacities in its own namespace only; it may not read Secrets,
 as a class that needs none must not cost that permission. For takeover it labels nodes, deletes pods
-of dead ones, and writes the two ConfigMaps of the driver. The nodes' account may read nodes: where
+of dead ones, and writes the two ConfigMaps of the driver. Policies limit it to these labels, and to
+volumes of this driver. The nodes' account may read nodes: where
 each is. Mounting for other pods needs a privileged container on the node; no other container is
 privileged.
 
@@ -30,6 +31,8 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
+from zonewise.install.csi_policies import csi_limits
+from zonewise.install.policies import policy
 from zonewise.install.wanted import NAME, Obj
 from zonewise.topology import ZONE_LABEL
 
@@ -122,6 +125,7 @@ def csi_manifests(wanted: WantedCsi) -> list[Obj]:
             "metadata": wanted.metadata(CONFIG),
             **_data(wanted),
         },
+        *_policies(wanted),
         *_account(wanted, CSI, _controller_rules(), _own_rules()),
         *_account(wanted, NODE, [_rule("", ["nodes"], _READ)], []),
         _deployment(wanted),
@@ -141,6 +145,15 @@ def _data(wanted: WantedCsi) -> Obj:
     }
     text = json.dumps({"version": 2, "clusters": [cluster]}, indent=2)
     return {"data": {"config.json": f"{text}\n"}}
+
+
+def _policies(wanted: WantedCsi) -> list[Obj]:
+    limits = csi_limits(CSI, f"system:serviceaccount:{wanted.namespace}:{CSI}", DRIVER)
+    return [
+        item
+        for limit in limits
+        for item in policy(limit, wanted.metadata(limit.name, inside=False))
+    ]
 
 
 def _account(wanted: WantedCsi, name: str, wide: list[Obj], own: list[Obj]) -> list[Obj]:

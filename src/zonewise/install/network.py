@@ -34,7 +34,7 @@ def network_policy(wanted: Installation, name: str) -> Obj:
         "kind": "NetworkPolicy",
         "metadata": metadata,
         "spec": {
-            "podSelector": {"matchLabels": dict(selector(name))},
+            "podSelector": {"matchLabels": selector(name)},
             "policyTypes": ["Ingress"],
             "ingress": [_allowed(port, peers) for port, (_, peers) in callers.items()],
         },

@@ -171,9 +171,8 @@ def _slices(wanted: Installation) -> FieldLimit:
             " dyn(e.?nodeName), dyn(e.?targetRef), dyn(e.?zone)]"
         )
         after, before = (
-            f"({item}.?endpoints.orValue(null) == null ? [] : dyn({item}.endpoints))"
-            f".map(e, {fields})"
-            for item in ("object", "oldObject")
+            f"({item}.?endpoints.orValue(null) == null ? [] : {item}.endpoints).map(e, {fields})"
+            for item in ("dyn(object)", "dyn(oldObject)")
         )
         return FieldLimit(
             name=f"{NAME}-endpointslices",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -39,7 +38,7 @@ CLIENT_CA = "zonewise-webhook-client-ca"
 CLIENT_CA_KEY = "ca.crt"
 
 
-def selector(name: str) -> Mapping[str, str]:
+def selector(name: str) -> dict[str, str]:
     """What the pods of one program are labelled and selected by."""
     return {"app.kubernetes.io/name": name}
 

@@ -87,19 +87,18 @@ def _webhook(wanted: Installation) -> Obj:
 
 
 def _program(wanted: Installation, name: str, container: Obj, ports: dict[str, int]) -> list[Obj]:
-    selected = dict(selector(name))
     budget: Obj = {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
         "metadata": wanted.metadata(name),
-        "spec": {"maxUnavailable": 1, "selector": {"matchLabels": selected}},
+        "spec": {"maxUnavailable": 1, "selector": {"matchLabels": selector(name)}},
     }
     service: Obj = {
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": wanted.metadata(name),
         "spec": {
-            "selector": selected,
+            "selector": selector(name),
             "ports": [
                 {"name": port, "port": number, "targetPort": port} for port, number in ports.items()
             ],
@@ -114,8 +113,8 @@ def _program(wanted: Installation, name: str, container: Obj, ports: dict[str, i
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         "topologySpreadConstraints": [
-            _apart(ZONE_LABEL, selected),
-            _apart(HOSTNAME_LABEL, selected),
+            _apart(ZONE_LABEL, name),
+            _apart(HOSTNAME_LABEL, name),
         ],
         "containers": [container],
     }
@@ -129,20 +128,20 @@ def _program(wanted: Installation, name: str, container: Obj, ports: dict[str, i
         "metadata": wanted.metadata(name),
         "spec": {
             "replicas": wanted.replicas,
-            "selector": {"matchLabels": selected},
+            "selector": {"matchLabels": selector(name)},
             "strategy": {"rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}},
-            "template": {"metadata": {"labels": selected}, "spec": pod},
+            "template": {"metadata": {"labels": selector(name)}, "spec": pod},
         },
     }
     return [budget, service, network_policy(wanted, name), deployment]
 
 
-def _apart(key: str, selected: dict[str, str]) -> Obj:
+def _apart(key: str, name: str) -> Obj:
     return {
         "maxSkew": 1,
         "topologyKey": key,
         "whenUnsatisfiable": "ScheduleAnyway",
-        "labelSelector": {"matchLabels": selected},
+        "labelSelector": {"matchLabels": selector(name)},
     }
 
 

@@ -1,0 +1,66 @@
+"""Every form of ``zonewise install`` applies to real Kubernetes, and its policies compile."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import time
+from typing import Any
+
+import pytest
+
+from tools import realkube as real
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
+
+PATIENCE = 60.0
+FORMS = {
+    "observe": (),
+    "own": ("--endpointslices", "own", "--dns", "--dashboard", "--alerts", "configmap"),
+    "adopt": ("--endpointslices", "adopt", "--webhook-client-ca", "configmap/api-servers"),
+    "enforce": (
+        *("--budgets", "enforce", "--gated-user", 'o\'brien "x" \\'),
+        *("--webhook-from", "10.0.0.0/28", "--metrics-from", "monitoring"),
+    ),
+    "proxy": ("--proxy", "--cluster-cidr", "10.244.0.0/16"),
+    "csi": ("--csi",),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+async def test_what_is_printed_applies(realkube: real.ControlPlane, form: str) -> None:
+    """kubectl applies it without a warning, and the server finds nothing wrong in its policies."""
+    command = [sys.executable, "-m", "zonewise", "install", "-n", "printed", *FORMS[form]]
+    printed = await asyncio.to_thread(
+        subprocess.run, command, capture_output=True, check=True, text=True
+    )
+    try:
+        told = await asyncio.to_thread(realkube.kubectl, "apply", "-f", "-", stdin=printed.stdout)
+        assert told.stderr == ""
+        names = [
+            line.split(" ")[0]
+            for line in told.stdout.splitlines()
+            if line.startswith("validatingadmissionpolicy.")
+        ]
+        assert bool(names) == (form != "proxy")
+        for name in names:
+            status = await asyncio.to_thread(checked, realkube, name)
+            assert status.get("typeChecking", {}) == {}, name
+    finally:
+        gone = ("delete", "--ignore-not-found", "-f", "-")
+        await asyncio.to_thread(realkube.kubectl, *gone, stdin=printed.stdout)
+
+
+def checked(plane: real.ControlPlane, name: str) -> dict[str, Any]:
+    """The status of a policy, once its expressions were type-checked."""
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        told = plane.kubectl("get", name, "-o", "json")
+        policy: dict[str, Any] = json.loads(told.stdout)
+        status: dict[str, Any] = policy.get("status") or {}
+        if status.get("observedGeneration") == policy["metadata"]["generation"]:
+            return status
+        assert time.monotonic() < deadline, f"{name} was not checked"
+        time.sleep(0.1)
