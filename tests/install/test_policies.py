@@ -11,8 +11,9 @@ from tests.install.test_rights import GROUPS, create
 from zonewise.api.errors import Forbidden
 from zonewise.apiserver.http.local_transport import LocalTransport
 from zonewise.apiserver.request.call import User
-from zonewise.install import Obj, manifests
+from zonewise.install import Installation, Obj, manifests
 from zonewise.install.expressions import account
+from zonewise.install.wanted import NAME
 from zonewise.runtime.client.client import Client
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
@@ -42,3 +43,42 @@ async def test_an_attack_is_refused(attack: Try) -> None:
 async def test_work_is_allowed(work: Try) -> None:
     """What the programs do passes."""
     assert await tried(work)
+
+
+SLICES = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
+MANAGED = "endpointslice.kubernetes.io/managed-by"
+
+
+def own_slice(service: str, manager: str) -> Obj:
+    """A slice that sends a Service's traffic somewhere."""
+    labels = {"kubernetes.io/service-name": service, MANAGED: manager}
+    return {
+        "apiVersion": "discovery.k8s.io/v1",
+        "kind": "EndpointSlice",
+        "metadata": {"name": "new", "labels": labels},
+        "addressType": "IPv4",
+        "endpoints": [{"addresses": ["192.0.2.1"]}],
+    }
+
+
+@pytest.mark.parametrize(
+    ("service", "manager", "allowed"),
+    [
+        ("web", "endpointslice-controller.k8s.io", True),
+        ("web", "somebody.example.com", False),
+        ("kubernetes", "endpointslice-controller.k8s.io", False),
+    ],
+)
+async def test_whose_slices_are_written(service: str, manager: str, allowed: bool) -> None:
+    """With own the controller writes slices of its kind, and none of the API server's Service."""
+    own = Installation(role="own")
+    async with virtual_cluster({}) as cluster:
+        await create(cluster, manifests(own))
+        enforce(cluster.server, manifests(own))
+        client = Client(LocalTransport(cluster.server.handle, User(account(own, NAME), GROUPS)))
+        attempt = Try("write a slice", NAME, "POST", SLICES, own_slice(service, manager))
+        if allowed:
+            assert await attempt.send(client, cluster.client)
+        else:
+            with pytest.raises(Forbidden, match="may write only EndpointSlices managed by"):
+                await attempt.send(client, cluster.client)
