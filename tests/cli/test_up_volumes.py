@@ -76,6 +76,25 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 @pytest.mark.timeout(600)
+def test_what_a_kill_leaves_is_removed_by_the_next_cluster(tmp_path: Path) -> None:
+    """Mounts and loop devices of a killed cluster are gone when one in another folder has begun."""
+    killed, following = tmp_path / "killed", tmp_path / "following"
+
+    def left() -> tuple[list[Path], list[Path]]:
+        there = [one.target for one in mounts.table() if one.target.is_relative_to(killed)]
+        return there, loops.on_files_below(killed)
+
+    with nothing_left(killed), nothing_left(following):
+        with running(killed, *SHAPE) as first:
+            until(lambda: len(pods(killed)) == 3)
+            first.process.send_signal(signal.SIGKILL)
+            first.process.wait()
+        assert all(left())
+        with running(following, *SHAPE):
+            assert left() == ([], [])
+
+
+@pytest.mark.timeout(600)
 def test_data_survives_a_kill_and_a_move_within_the_zone(tmp_path: Path) -> None:
     """Volumes sit in their pods' zones; markers are there after kill -9 and on another node."""
     folder = tmp_path / "cluster"

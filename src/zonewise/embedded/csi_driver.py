@@ -44,6 +44,7 @@ from zonewise.csi.takeover import CONFIG, KEY, FollowedConfiguration, TakeoverCo
 from zonewise.csi.takeover.controller import StatesByCluster
 from zonewise.csi.transport.calls import Calls, CallWorker
 from zonewise.csi.transport.client import CsiClient, InProcessClient
+from zonewise.embedded.leftovers.volumes import VolumeRecord
 from zonewise.embedded.seed.seed_marker import NAMESPACE, ConfigMap, ensure_namespace
 from zonewise.runtime.cache.store import Store
 from zonewise.runtime.controller.components import Component, ComponentContext
@@ -90,6 +91,7 @@ class EmbeddedDriver:
         self._labels = parse_domain_labels(ZONE_LABEL, DRIVER)
         data = self._folder / "csi"
         mountable = can_mount(data) if privileged is None else privileged
+        self._record = VolumeRecord.claim(self._folder) if mountable else None
         self._data: DataFolder = open_data(data, privileged=mountable)
         self.followed = FollowedConfiguration()
         driver = open_driver(
@@ -148,6 +150,8 @@ class EmbeddedDriver:
     def close(self) -> None:
         """Release the folder."""
         self._data.close()
+        if self._record is not None:
+            self._record.close()
 
     def _volumes(self, context: ComponentContext) -> PodMounts:
         nodes = context.cache.store(Node)

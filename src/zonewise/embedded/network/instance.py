@@ -9,7 +9,6 @@ another program has namespaces is left alone.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import re
@@ -19,6 +18,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from zonewise.api.errors import ConfigError
+from zonewise.embedded.leftovers.record import lock_record
 from zonewise.proxy.netlink import NetworkNamespace
 from zonewise.proxy.netlink.namespace import FOLDER as NAMESPACES
 from zonewise.proxy.tables.kernel import Kernel
@@ -65,7 +65,7 @@ class Instance:
         for number in range(1, MOST):
             prefix = _PREFIX if number == 1 else f"{_PREFIX}{number}"
             path = FOLDER / prefix
-            record = _locked(path, create=True)
+            record = lock_record(path, create=True)
             if record is None:
                 continue
             if _taken(prefix):
@@ -126,7 +126,7 @@ def remove_stale() -> None:
     if not FOLDER.is_dir():
         return
     for path in sorted(FOLDER.iterdir()):
-        record = _locked(path, create=False)
+        record = lock_record(path, create=False)
         if record is not None:
             _remove(path.read_text().splitlines())
             path.unlink()
@@ -170,28 +170,3 @@ def _remove(names: Iterable[str]) -> None:
 def _taken(prefix: str) -> bool:
     names = (path.name for path in NAMESPACES.iterdir()) if NAMESPACES.is_dir() else ()
     return any(name == prefix or name.startswith(f"{prefix}-") for name in names)
-
-
-def _locked(path: Path, *, create: bool) -> int | None:
-    """The file, held by us until it is closed; None if another process holds it, or there is none.
-
-    The file is removed under its lock, so a lock on a file that no longer has its name does not
-    count.
-    """
-    try:
-        if create:
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
-        flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | (os.O_CREAT if create else 0)
-        held = os.open(path, flags, 0o600)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be written: {error.strerror}") from error
-    try:
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.path.samestat(os.fstat(held), path.stat()):
-            return held
-    except (BlockingIOError, FileNotFoundError):
-        pass
-    os.close(held)
-    return None

@@ -63,6 +63,16 @@ def find(file: Path, *, deleted: bool = False) -> list[Path]:
     return found
 
 
+def on_files_below(folder: Path) -> list[Path]:
+    """The devices on files in a folder, also on files that were removed from there."""
+    devices = [Path("/dev", block.name) for block in sorted(_SYSTEM.iterdir())]
+    return [
+        device
+        for device in devices
+        if (file := backing(device)) is not None and file.is_relative_to(folder)
+    ]
+
+
 def backing(device: Path) -> Path | None:
     """The file behind a device, as it is called here."""
     try:
