@@ -173,7 +173,7 @@ async def test_a_folder_that_becomes_a_link_before_it_is_entered_is_not_followed
 ) -> None:
     """At whatever folder the swap happens, a copy has nothing of what the link leads to."""
     secrets = secret_folder(tmp_path)
-    original = trees.open_folder
+    original = beneath.open_folder
     for depth in ([], ["a"], ["a", "b"]):
         id, volume = await shared(caller, f"v{len(depth)}")
         if kind == "restore":
@@ -259,7 +259,7 @@ def test_a_removal_that_meets_a_link_removes_the_link(
     link.unlink()
     outside = tmp_path / "link"
     outside.symlink_to(secrets)
-    original = trees.open_folder
+    original = beneath.open_folder
 
     @contextmanager
     def swapping(root: int, names: Sequence[str]) -> Iterator[int]:
@@ -376,7 +376,7 @@ def test_what_vanishes_during_a_copy_is_left_out(
     (source / "folder").mkdir(parents=True)
     (source / "file").write_text("x")
     (source / "stays").write_text("y")
-    entry, folder = trees.open_entry, trees.open_folder
+    entry, folder = beneath.open_entry, beneath.open_folder
 
     @contextmanager
     def without_file(at: int, name: str) -> Iterator[int]:
