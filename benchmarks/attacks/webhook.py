@@ -20,6 +20,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
+from functools import cache
 from pathlib import Path
 
 from benchmarks.table import Row, Table
@@ -83,16 +84,7 @@ async def _webhook() -> AsyncIterator[tuple[subprocess.Popen[bytes], int]]:
         server = ApiServer(Path(folder) / "cluster", clock=time.time, rng=random.Random(5))
         await server.start(0)
         await Seeder(server.connect("test"), server.registry).plant(definitions())
-        program = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "zonewise", "webhook", "--budgets", "enforce"),
-                *("--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0"),
-                *("--host", "127.0.0.1", "-v", "--log-format", "json"),
-                *("--kubeconfig", str(server.identity.kubeconfig)),
-            ],
-            env={**os.environ, "HOME": folder},
-            stderr=subprocess.PIPE,
-        )
+        program = _started(folder, server.identity.kubeconfig)
         draining: asyncio.Task[None] | None = None
         try:
             port = int((await asyncio.to_thread(_heard, program, "webhooks are served"))["port"])
@@ -105,6 +97,19 @@ async def _webhook() -> AsyncIterator[tuple[subprocess.Popen[bytes], int]]:
                 await draining
             program.wait(timeout=30)
             await server.close()
+
+
+def _started(folder: str, kubeconfig: Path) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [
+            *(sys.executable, "-m", "zonewise", "webhook", "--budgets", "enforce"),
+            *("--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0"),
+            *("--host", "127.0.0.1", "-v", "--log-format", "json"),
+            *("--kubeconfig", str(kubeconfig)),
+        ],
+        env={**os.environ, "HOME": folder},
+        stderr=subprocess.PIPE,
+    )
 
 
 def _heard(program: subprocess.Popen[bytes], event: str) -> dict[str, str]:
@@ -179,12 +184,17 @@ async def _quiet(port: int) -> list[float]:
 Link = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
-async def _connect(port: int, source: str) -> Link:
+@cache
+def _trust() -> ssl.SSLContext:
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     tls.check_hostname = False
     tls.verify_mode = ssl.CERT_NONE
+    return tls
+
+
+async def _connect(port: int, source: str) -> Link:
     return await asyncio.open_connection(
-        "127.0.0.1", port, ssl=tls, local_addr=(source, 0), ssl_handshake_timeout=PATIENCE
+        "127.0.0.1", port, ssl=_trust(), local_addr=(source, 0), ssl_handshake_timeout=PATIENCE
     )
 
 

@@ -24,7 +24,6 @@ from zonewise.runtime.webhook.admission import (
 )
 from zonewise.webhook import Clamp
 from zonewise.webhook.gate import ALL_IN_ONE, AUDIT, BUSY, DisruptionGate, GateMode
-from zonewise.webhook.pod_reader import STRANGERS
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
 
@@ -211,33 +210,6 @@ async def test_forged_evictions_hold_a_budget_for_a_minute() -> None:
         answers = [await asked.evict(name) for name in ("web-4", "web-5", "web-6", "web-7")]
         assert [isinstance(answer, Allowed) for answer in answers] == [True, True, False, False]
         assert sorted(await asked.ledger()) == ["web-3", "web-4", "web-5"]
-
-
-async def test_reads_of_unknown_names_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Evictions of a thousand names that do not exist share few reads at a time; the rest is told
-    to try again, and a pod that exists is answered meanwhile.
-    """
-    async with field(3, *"abc") as town:
-        await town.budget(maxUnavailable=1)
-        asked = Asked(town, "enforce")
-        await asyncio.sleep(5)
-        get, reading = town.client.get, Counter[str]()
-
-        async def slow(cls: Any, name: str, *rest: Any) -> Any:
-            reading[name] += 1
-            if name.startswith("none"):
-                await asyncio.sleep(1)
-            return await get(cls, name, *rest)
-
-        monkeypatch.setattr(town.client, "get", slow)
-        flood = [asyncio.create_task(asked.evict(f"none-{number}")) for number in range(1000)]
-        await asyncio.sleep(0.1)
-        assert isinstance(await asked.evict("web-1"), Allowed)
-        answers = await asyncio.gather(*flood)
-        assert Counter(map(type, answers)) == {Allowed: STRANGERS, Denied: 1000 - STRANGERS}
-        assert reading.total() == STRANGERS + 1
-        await asyncio.gather(*(asked.evict("none") for _ in range(100)))
-        assert reading["none"] == 1, "questions about one pod share a read"
 
 
 async def test_unknown_namespaces_leave_nothing_behind() -> None:

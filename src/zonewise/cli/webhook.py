@@ -184,7 +184,8 @@ async def _serve(
     from zonewise.webhook.gate_metrics import verdict_counter
 
     cache, metrics, health = Cache(client), Metrics(), Health()
-    tls = ServerContext(client_ca and FileContent(client_ca, purpose="authority of clients"))
+    authorities = FileContent(client_ca, purpose="authority of clients") if client_ca else None
+    tls = ServerContext(authorities)
     handlers: dict[str, Handler] = {SERVICES_PATH: validate_service}
     kinds: list[type[MutatingWebhookConfiguration] | type[ValidatingWebhookConfiguration]]
     kinds = [ValidatingWebhookConfiguration]

@@ -108,7 +108,7 @@ class Encryption(SSLProtocol):
     def end(self) -> None:
         """Hang up at once; what was not sent is dropped."""
         if self._socket_transport is not None:
-            (self._app_transport or self._socket_transport).abort()
+            self._socket_transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The beginning: the handshake."""
