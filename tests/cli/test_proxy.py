@@ -196,7 +196,9 @@ def test_weights(tmp_path: Path, capsys: Capture) -> None:
     shown = here(capsys, *words, "n1").out
     assert "10.244.1.5:8080 (83.3 %), 10.244.2.5:8080 (16.7 %)" in shown
     rules = here(capsys, *words, "n1", "-o", "nft").out
-    assert "mod 6000 map { 0-4999 : 10.244.1.5 . 8080, 5000-5999 : 10.244.2.5 . 8080 }" in rules
+    assert "numgen random mod 6000 < 1000 dnat ip to numgen random mod 1 . ip daddr" in rules
+    assert "0 . 10.96.0.10 . tcp . 80 : 10.244.2.5 . 8080" in rules
+    assert "1048576 . 10.96.0.10 . tcp . 80 : 10.244.1.5 . 8080" in rules
 
 
 def test_keys_and_notes(tmp_path: Path, capsys: Capture) -> None:

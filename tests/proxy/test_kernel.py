@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
+from msgspec.structs import replace
 from tests.proxy.services import HERE, backend, route, service
 
 from zonewise.api.errors import ConfigError
@@ -85,6 +86,12 @@ def desire(*services: ServiceRoutes) -> Desired:
     return desired
 
 
+async def fill(kernel: Kernel, changes: Changes) -> None:
+    """Write elements and networks."""
+    await kernel.write(changes, NETWORKS)
+    await kernel.write_networks(NETWORKS)
+
+
 @pytest_asyncio.fixture
 async def kernel(netns: str) -> AsyncIterator[Kernel]:
     made = Kernel(SETTINGS.frames())
@@ -97,23 +104,23 @@ async def kernel(netns: str) -> AsyncIterator[Kernel]:
 async def test_what_is_written_is_read_back(kernel: Kernel) -> None:
     """Every kind of element goes in and comes back; a second look finds nothing to do."""
     desired = desire(*EVERYTHING)
-    await kernel.write(desired.replan({}), NETWORKS, desired.choices())
-    assert desired.replan(kernel.read()) == Changes()
+    await fill(kernel, desired.replan({}))
+    assert not desired.replan(kernel.read())
 
 
 async def test_text_and_transaction_make_the_same_tables(kernel: Kernel) -> None:
     """What ``nft -f`` makes of the text is, listed, what netlink made."""
     desired = desire(*EVERYTHING)
-    await kernel.write(desired.replan({}), NETWORKS, desired.choices())
+    await fill(kernel, desired.replan({}))
     listed = {word: nft("list", "table", word, "zonewise") for word in ("ip", "ip6")}
     frames = {family: frame(family, made) for family, made in SETTINGS.frames().items()}
-    text = whole(frames, desired.elements, NETWORKS, desired.choices())
+    text = whole(frames, desired.elements, NETWORKS, desired.chains())
     nft("flush", "ruleset")
     nft("-f", "-", script=text)
     for word, before in listed.items():
         after = nft("list", "table", word, "zonewise")
         assert sorted(_words(after)) == sorted(_words(before))
-    assert desired.replan(kernel.read()) == Changes()
+    assert not desired.replan(kernel.read())
 
 
 def _words(listing: str) -> list[str]:
@@ -124,15 +131,15 @@ def _words(listing: str) -> list[str]:
 async def test_another_program_adopts_tables_untouched(kernel: Kernel) -> None:
     """The same settings find their own tables: nothing is made anew, handles stay."""
     desired = desire(*EVERYTHING)
-    await kernel.write(desired.replan({}), NETWORKS, desired.choices())
+    await fill(kernel, desired.replan({}))
     before = nft("-a", "list", "ruleset")
     second = Kernel(SETTINGS.frames())
     actual = second.read()
     await second.prepare()
     changes = desired.replan(actual)
     assert not changes
-    await second.write(changes, NETWORKS, desired.choices())
-    second.sweep(desired.elements, desired.choices())
+    await fill(second, changes)
+    second.sweep(desired.elements, desired.chains())
     second.close()
     assert nft("-a", "list", "ruleset") == before
 
@@ -140,7 +147,7 @@ async def test_another_program_adopts_tables_untouched(kernel: Kernel) -> None:
 async def test_tables_of_other_settings_are_replaced_in_one_step(kernel: Kernel) -> None:
     """Another frame replaces the old tables whole, and the kernel tells of one generation."""
     desired = desire(*EVERYTHING)
-    await kernel.write(desired.replan({}), NETWORKS, desired.choices())
+    await fill(kernel, desired.replan({}))
     nft("add", "table", "ip", "foreign")
     changed = ProxySettings(
         node_name=HERE, cluster_cidrs=SETTINGS.cluster_cidrs, masquerade_all=True, masquerade_bit=3
@@ -148,8 +155,8 @@ async def test_tables_of_other_settings_are_replaced_in_one_step(kernel: Kernel)
     second = Kernel(changed.frames())
     assert second.read() == {}
     await second.prepare()
-    await second.write(desired.replan({}), NETWORKS, desired.choices())
-    assert desired.replan(second.read()) == Changes()
+    await fill(second, desired.replan({}))
+    assert not desired.replan(second.read())
     second.close()
     listing = nft("list", "ruleset")
     assert "0x00000008" in listing
@@ -160,36 +167,33 @@ async def test_tables_of_other_settings_are_replaced_in_one_step(kernel: Kernel)
 async def test_a_failed_transaction_changes_nothing(kernel: Kernel) -> None:
     """An element that is there already undoes the whole write."""
     desired = desire(EVERYTHING[0])
-    await kernel.write(desired.replan({}), NETWORKS, [])
+    await fill(kernel, desired.replan({}))
     before = kernel.read()
     stale = desire(*EVERYTHING).replan({})
     stale.remove.append(next(iter(desired.elements))[:-1] + b"\x77")
     with pytest.raises(Exception, match="the kernel refused"):
-        await kernel.write(stale, NETWORKS, desire(*EVERYTHING).choices())
+        await kernel.write(stale, NETWORKS)
     assert kernel.read() == before
 
 
 async def test_unused_chains_and_sets_are_swept(kernel: Kernel) -> None:
-    """Chains of choices that are gone, and clients of endpoints that are gone, do not pile up."""
+    """Chains of choices that are gone, and clients of Services that are gone, do not pile up."""
     desired = desire(*EVERYTHING)
-    await kernel.write(desired.replan({}), NETWORKS, desired.choices())
+    await fill(kernel, desired.replan({}))
     sticky = service("sticky", route("ClusterIP", "10.96.0.3", backend(7)), affinity=600)
-    await kernel.write(
-        desired.change({sticky.key: lay_out(sticky, HERE)}), NETWORKS, desired.choices()
-    )
+    changes = desired.change({sticky.key: lay_out(sticky, HERE, desired.elements)})
+    await kernel.write(changes, NETWORKS)
     assert nft("list", "table", "ip", "zonewise").count("chain affinity-") == 3
-    kernel.sweep(None, desired.choices())
+    kernel.remove(changes.unused, changes.chains)
     listing = nft("list", "table", "ip", "zonewise")
-    assert listing.count("chain affinity-") == 2
-    assert listing.count("set clients-") == listing.count("chain endpoint-") == 3
+    assert listing.count("chain affinity-") == listing.count("map clients-") == 2
     assert listing.count("chain weighted-") == 2
     gone = desired.change(dict.fromkeys([one.key for one in EVERYTHING], NOTHING))
-    await kernel.write(gone, NETWORKS, [])
+    await kernel.write(gone, NETWORKS)
     kernel.sweep(desired.elements, [])
     listing = nft("list", "table", "ip", "zonewise")
-    assert "slots-" not in listing
-    assert "outside-" not in listing
-    assert "weighted-" not in listing
+    for word in ("slots-", "outside-1", "outside-2", "weighted-", "affinity-", "clients-"):
+        assert word not in listing
     assert kernel.read() == {}
 
 
@@ -202,21 +206,36 @@ async def test_other_weights_are_another_chain(kernel: Kernel) -> None:
 
     first = weighing(3, 1)
     desired = desire(first)
-    await kernel.write(desired.replan({}), NETWORKS, desired.choices())
-    changes = desired.change({first.key: lay_out(weighing(4, 1), HERE)})
+    await fill(kernel, desired.replan({}))
+    changes = desired.change({first.key: lay_out(weighing(4, 1), HERE, desired.elements)})
     assert (len(changes.remove), len(changes.put)) == (1, 1)
-    await kernel.write(changes, NETWORKS, desired.choices())
-    kernel.sweep(None, desired.choices())
+    await kernel.write(changes, NETWORKS)
+    kernel.remove(changes.unused, changes.chains)
     listing = nft("list", "table", "ip", "zonewise")
     assert listing.count("chain weighted-") == 1
-    assert "0-3 : 10.244.0.5 . 8080" in listing
-    assert "mod 5" in listing
-    even = desired.change({first.key: lay_out(weighing(7, 7), HERE)})
-    await kernel.write(even, NETWORKS, desired.choices())
-    kernel.sweep(None, desired.choices())
+    assert "numgen random mod 5 < 1 dnat" in listing
+    changes = desired.change({first.key: lay_out(weighing(7, 7), HERE, desired.elements)})
+    await kernel.write(changes, NETWORKS)
+    kernel.remove(changes.unused, changes.chains)
     listing = nft("list", "table", "ip", "zonewise")
     assert "weighted-" not in listing
     assert "goto slots-2" in listing
+
+
+async def test_the_longest_names_are_names_of_chains(kernel: Kernel) -> None:
+    """A namespace and a name of 63 characters each, with affinity: the kernel takes the rules."""
+    long = service("x" * 63, route("ClusterIP", "10.96.0.9", backend(5), backend(6)), affinity=60)
+    long = replace(long, namespace="y" * 63)
+    odd = replace(long, service="é\n} flush ruleset {", namespace="ü")
+    for one in (long, odd):
+        desired = desire(one)
+        await fill(kernel, desired.replan(kernel.read()))
+        assert desired.replan(kernel.read()).put == []
+        frames = {family: frame(family, made) for family, made in SETTINGS.frames().items()}
+        text = whole(frames, desired.elements, NETWORKS, desired.chains())
+        assert "flush ruleset" not in text
+        nft("flush", "ruleset")
+        nft("-f", "-", script=text)
 
 
 async def test_large_weights_are_taken(kernel: Kernel) -> None:
@@ -226,18 +245,20 @@ async def test_large_weights_are_taken(kernel: Kernel) -> None:
         for n in range(2500)
     ]
     desired = desire(service("w", route("ClusterIP", "10.96.0.4", *many)))
-    ((_, choice),) = desired.choices()
-    assert sum(choice.weights) < 1 << 31
-    assert min(choice.weights) == 1
-    await kernel.write(desired.replan({}), NETWORKS, desired.choices())
-    assert desired.replan(kernel.read()) == Changes()
+    ((_, chain),) = desired.chains()
+    light, heavy, _ = chain.draws
+    assert (light.count, heavy.count) == (1, 2499)
+    assert light.below == 1
+    assert light.of < 1 << 31
+    await fill(kernel, desired.replan({}))
+    assert not desired.replan(kernel.read())
 
 
 async def test_our_own_writes_are_no_drift(kernel: Kernel) -> None:
     """Transactions and runs of nft by this program are not heard; those of others are."""
     notices = kernel.notices()
     desired = desire(*EVERYTHING)
-    await kernel.write(desired.replan({}), NETWORKS, desired.choices())
+    await fill(kernel, desired.replan({}))
     assert notices.touched() is Touched.NOTHING
     nft("add", "element", "ip", "zonewise", "cluster-ips", "{ 10.9.9.9 }")
     assert notices.touched() is Touched.ELEMENTS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.proxy.services import HERE, backend, route, service
 
-from zonewise.proxy.tables.choices import Sticky
+from zonewise.proxy.netlink.draws import Draw
 from zonewise.proxy.tables.layout import Layout, decode, lay_out
 from zonewise.traffic.routes import ServiceRoutes
 
@@ -80,7 +80,7 @@ def test_a_local_policy_is_two_choices_under_one_way() -> None:
     assert made["externals"] == {"203.0.113.1 . tcp . 80": "jump from-outside"}
     assert made["services"] == {"203.0.113.1 . tcp . 80": "goto slots-2"}
     assert made["outside"] == {"203.0.113.1 . tcp . 80": "goto outside-1"}
-    assert made["endpoints"]["65536 . 203.0.113.1 . tcp . 80"] == "10.244.0.5 . 8080"
+    assert made["endpoints"][f"{1 << 31} . 203.0.113.1 . tcp . 80"] == "10.244.0.5 . 8080"
     assert made["nodeport-outside"] == {"tcp . 30000": "drop"}
     assert made["nodeports"] == {"tcp . 30000": "goto nodeport-slots-2"}
 
@@ -115,8 +115,8 @@ def test_one_address_by_two_paths_is_laid_out_once_with_its_ranges() -> None:
     assert made["firewalled"] == {"203.0.113.1 . tcp . 80": ""}
 
 
-def test_affinity_is_a_chain_named_by_what_it_does() -> None:
-    """Equal choices are equal chains by every way in; another choice shares its endpoints."""
+def test_affinity_is_a_chain_of_few_rules_and_one_map_of_clients() -> None:
+    """However many endpoints and ways in: clients are one map, and an endpoint is one id."""
     two = (backend(5), backend(6))
     first = lay_out(
         service(
@@ -127,37 +127,43 @@ def test_affinity_is_a_chain_named_by_what_it_does() -> None:
         ),
         HERE,
     )
-    assert len(first.choices) == 1
-    family, choice = first.choices[0]
-    assert isinstance(choice, Sticky)
-    assert (family, choice.seconds, len(choice.endpoints)) == ("IPv4", 600, 2)
+    (_, by_address), (_, by_port) = first.chains
+    assert by_address.clients == by_port.clients
+    assert by_address.clients is not None
+    assert by_address.clients.seconds == 600
     made = shown(first)
-    assert (
-        set(made["services"].values()) == set(made["nodeports"].values()) == {f"goto {choice.name}"}
-    )
+    assert set(made["services"].values()) == {f"goto {by_address.name}"}
+    assert set(made["nodeports"].values()) == {f"goto {by_port.name}"}
     assert "endpoints" not in made
+    ids = {way.partition(" ")[0]: end for way, end in made["members"].items()}
+    assert set(made["drawn"].values()) == set(made["nodeport-drawn"].values()) == ids.keys()
+    assert sorted(ids.values()) == ["10.244.0.5 . 8080", "10.244.0.6 . 8080"]
     other = lay_out(service("s", route("ClusterIP", "10.96.0.1", two[1]), affinity=600), HERE)
-    assert other.choices[0][1].chains[1:] == choice.chains[2:]
-    assert other.choices[0][1].name != choice.name
+    assert other.chains[0][1].name != by_address.name
+    assert other.chains[0][1].clients == by_address.clients
+    assert shown(other)["members"].items() <= made["members"].items()
     longer = lay_out(service("s", route("ClusterIP", "10.96.0.1", *two), affinity=601), HERE)
-    assert not set(longer.choices[0][1].chains) & set(choice.chains)
     elsewhere = lay_out(service("t", route("ClusterIP", "10.96.0.2", *two), affinity=600), HERE)
-    assert not set(elsewhere.choices[0][1].chains) & set(choice.chains)
+    for layout in (longer, elsewhere):
+        assert layout.chains[0][1].clients != by_address.clients
+        assert layout.chains[0][1].name != by_address.name
 
 
-def test_weights_are_a_chain_named_by_what_it_does() -> None:
-    """Different weights need a chain, the same by every way in; equal ones need none."""
-    two = (backend(5, weight=3000), backend(6, weight=1))
-    ways = (route("ClusterIP", "10.96.0.1", *two), route("NodePort", None, *two, number=30000))
-    first = lay_out(service("s", *ways), HERE)
-    ((family, choice),) = first.choices
-    assert (family, choice.weights) == ("IPv4", (3000, 1))
+def test_weights_are_groups_of_slots() -> None:
+    """A rule for each weight draws from its slots as often as they weigh; equal ones need none."""
+    three = (backend(5, weight=3000), backend(6, weight=1), backend(7, weight=3000))
+    first = lay_out(service("s", route("ClusterIP", "10.96.0.1", *three)), HERE)
+    ((family, chain),) = first.chains
+    assert family == "IPv4"
+    assert chain.draws == (Draw(1, 0, 1, 6001), Draw(2, 1 << 20), Draw(1, 0))
     made = shown(first)
-    assert (
-        set(made["services"].values()) == set(made["nodeports"].values()) == {f"goto {choice.name}"}
-    )
-    assert "endpoints" not in made
-    assert "{ 0-2999 : 10.244.0.5 . 8080, 3000 : 10.244.0.6 . 8080 }" in choice.text("IPv4")
+    assert set(made["services"].values()) == {f"goto {chain.name}"}
+    assert made["endpoints"] == {
+        "0 . 10.96.0.1 . tcp . 80": "10.244.0.6 . 8080",
+        f"{1 << 20} . 10.96.0.1 . tcp . 80": "10.244.0.5 . 8080",
+        f"{(1 << 20) + 1} . 10.96.0.1 . tcp . 80": "10.244.0.7 . 8080",
+    }
+    assert "numgen random mod 6001 < 1 dnat ip to" in chain.text("IPv4")
     alike = (backend(5, weight=9), backend(6, weight=9))
     assert lay_out(service("s", route("ClusterIP", "10.96.0.1", *alike)), HERE) == lay_out(
         service("s", route("ClusterIP", "10.96.0.1", backend(5), backend(6))), HERE
@@ -165,16 +171,17 @@ def test_weights_are_a_chain_named_by_what_it_does() -> None:
 
 
 def test_affinity_with_weights_draws_by_weight_and_keeps_clients() -> None:
-    """Other weights are another choice between the same chains, which remember their clients."""
+    """Other weights are another chain with the same clients, and the same ids of endpoints."""
     even = lay_out(
         service("s", route("ClusterIP", "10.96.0.1", backend(5), backend(6)), affinity=60), HERE
     )
     heavy = (backend(5, weight=30), backend(6, weight=10))
     uneven = lay_out(service("s", route("ClusterIP", "10.96.0.1", *heavy), affinity=60), HERE)
-    ((_, before),), ((_, after),) = even.choices, uneven.choices
+    ((_, before),), ((_, after),) = even.chains, uneven.chains
     assert before.name != after.name
-    assert before.chains[1:] == after.chains[1:]
-    assert "mod 40 vmap { 0-29 : goto" in after.text("IPv4")
+    assert before.clients == after.clients
+    assert shown(even)["members"] == shown(uneven)["members"]
+    assert "mod 40 < 10 meta priority set" in after.text("IPv4")
 
 
 def test_ipv6_has_tables_of_its_own() -> None:

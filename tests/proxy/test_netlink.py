@@ -167,14 +167,13 @@ def test_a_chain_that_draws_is_the_same_as_text_and_as_messages(
                 IPV4 if family == "IPv4" else IPV6,
                 "zonewise",
                 name,
-                slots.found.name,
-                counts=slots.counts,
-                first=slots.first,
-                by_address="address" in slots.found.key,
+                slots.kind.endpoints.name,
+                draws=slots.draws,
+                by_address=slots.kind.by_address,
             )
         )
     assert nft_here("list", "chain", word, "zonewise", name) == wanted
-    assert wanted.count("dnat") == len(slots.counts)
+    assert wanted.count("dnat") == len(slots.draws)
 
 
 def test_notices_are_of_others_and_of_our_table(link: NetlinkSocket) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import socket
 from collections.abc import AsyncIterator, Iterable, Mapping
@@ -18,13 +19,14 @@ from zonewise.api.objects.core import Node, Service
 from zonewise.api.objects.discovery import EndpointSlice
 from zonewise.api.resource import Resource
 from zonewise.api.unstructured import unstructured
+from zonewise.proxy import proxier, writer
 from zonewise.proxy.netlink import NetlinkError, Touched
 from zonewise.proxy.observer import Observer, Sync
 from zonewise.proxy.proxier import RESYNC, Proxier
 from zonewise.proxy.settings import ProxySettings
-from zonewise.proxy.tables.choices import EndpointChoice
+from zonewise.proxy.tables.choices import OwnChain
 from zonewise.proxy.tables.desired import Changes
-from zonewise.proxy.tables.kernel import Kernel, Networks
+from zonewise.proxy.tables.kernel import Kernel, KernelRefused, Networks
 from zonewise.proxy.tables.layout import decode
 from zonewise.proxy.tables.ruleset import FamilyName
 from zonewise.runtime.cache.cache import Cache
@@ -59,6 +61,9 @@ class Remembering(Kernel):
         self.writes: list[Changes] = []
         self.reads: list[bool] = []
         self.refusals = 0
+        self.hated = ""
+        """What no element may lead to, and no network may be."""
+        self.refused = 0
         self.heard = _Notices()
         self.networks: Networks = {}
 
@@ -69,25 +74,33 @@ class Remembering(Kernel):
     async def prepare(self) -> None:
         return
 
-    async def write(
-        self,
-        changes: Changes,
-        networks: Networks,
-        choices: Iterable[tuple[FamilyName, EndpointChoice]],
-    ) -> None:
+    async def write(self, changes: Changes, networks: Networks) -> None:
         if self.refusals:
             self.refusals -= 1
-            raise NetlinkError(12)
+            raise NetlinkError(errno.ENOBUFS)
+        if any(self.hated and self.hated in decode(*one)[3] for one in changes.put):
+            self.refused += 1
+            raise NetlinkError(errno.EINVAL)
         for key in changes.remove:
             del self.held[key]
         self.held.update(changes.put)
-        self.networks = networks
         self.writes.append(changes)
 
+    async def write_networks(self, networks: Networks) -> None:
+        if self.hated and any(self.hated in str(held) for held in networks.values()):
+            self.refused += 1
+            raise KernelRefused("nft failed")
+        self.networks = networks
+
     def sweep(
+        self, elements: Mapping[bytes, bytes], own: Iterable[tuple[FamilyName, OwnChain]]
+    ) -> None:
+        return
+
+    def remove(
         self,
-        elements: Mapping[bytes, bytes] | None,
-        choices: Iterable[tuple[FamilyName, EndpointChoice]],
+        unused: Iterable[tuple[FamilyName, OwnChain]],
+        used: Iterable[tuple[FamilyName, OwnChain]],
     ) -> None:
         return
 
@@ -112,9 +125,13 @@ class Looking(Observer):
         self.told: dict[Key, ServiceRoutes | None] = {}
         self.syncs: list[Sync] = []
         self.failures = 0
+        self.refusals: list[Key] = []
+        self.batches: list[list[Key]] = []
+        self._batch: list[Key] = []
 
     def routed(self, key: Key, routes: ServiceRoutes | None) -> None:
         self.keys.append(key)
+        self._batch.append(key)
         self.told[key] = routes
 
     def paths(self, name: str) -> list[str]:
@@ -124,6 +141,11 @@ class Looking(Observer):
 
     def synced(self, sync: Sync) -> None:
         self.syncs.append(sync)
+        self.batches.append(self._batch)
+        self._batch = []
+
+    def refused(self, key: Key, error: Exception) -> None:
+        self.refusals.append(key)
 
     def failed(self, error: Exception) -> None:
         self.failures += 1
@@ -444,3 +466,110 @@ async def test_an_address_is_no_external_ip_once_a_node_has_it() -> None:
         told = made.looking.told["default", "a"]
         assert told is not None
         assert [note.code for note in told.notes] == ["NodeAddress"]
+
+
+async def test_a_service_that_the_kernel_refuses_stops_no_other() -> None:
+    """Its rules stay what they were, all others go in; it is tried again after growing pauses."""
+    async with trial() as made:
+        made.kernel.hated = "10.244.0.3 "
+        first = await made.service("good", "n1")
+        bad = await made.service("bad", "n1", "n1")
+        await made.reaches(first, 0)
+        await made.reaches(bad, 0, 1)
+        await made.endpoints("bad", "n1", "n1", "n1", "n1")
+        await until(lambda: made.kernel.refused >= 1)
+        await made.endpoints("good", "n1", "n2")
+        await made.reaches(first, 0, 1)
+        await made.reaches(bad, 0, 1)
+        await until(lambda: made.proxier.waiting_since is None)
+        before = made.kernel.refused
+        await asyncio.sleep(1200)
+        assert before + 3 <= made.kernel.refused <= before + 15
+        assert made.looking.failures == 0
+        assert made.looking.refusals == [("default", "bad")]
+        made.kernel.hated = ""
+        await made.reaches(bad, 0, 1, 2, 3)
+
+
+async def test_a_first_write_leaves_out_what_is_refused() -> None:
+    """One Service of many that the kernel refuses, at the very start: the others are written."""
+    async with trial(run=False) as made:
+        made.kernel.hated = "10.244.0.3 "
+        good = [await made.service(f"good-{n}", "n1", "n2") for n in range(9)]
+        await made.service("bad", "n1", "n1", "n1", "n1")
+        task = asyncio.create_task(made.proxier.run())
+        for address in good:
+            await made.reaches(address, 0, 1)
+        assert made.looking.refusals == [("default", "bad")]
+        assert made.looking.failures == 0
+        task.cancel()
+
+
+async def test_networks_that_are_refused_stop_no_service() -> None:
+    """Whatever is wrong with a network, Services go on, and it is tried again."""
+    async with trial() as made:
+        address = await made.service("a", "n1")
+        await made.reaches(address, 0)
+        made.kernel.hated = "10.0.0.77"
+        status = {"status": {"addresses": [{"type": "InternalIP", "address": "10.0.0.77"}]}}
+        await made.client.patch(NODE, "n1", None, status, subresource="status")
+        await until(lambda: made.kernel.refused > 0)
+        await made.endpoints("a", "n1", "n2")
+        await made.reaches(address, 0, 1)
+        made.kernel.hated = ""
+        await until(lambda: "10.0.0.77" in str(made.kernel.networks))
+
+
+async def test_pauses_after_failures_grow() -> None:
+    """A kernel that refuses everything for a long time is asked ever less often."""
+    async with trial() as made:
+        address = await made.service("a", "n1")
+        await made.reaches(address, 0)
+        await asyncio.sleep(600)
+        made.kernel.refusals = 1_000_000
+        await made.endpoints("a", "n1", "n2")
+        await asyncio.sleep(600)
+        assert made.looking.failures < 120
+        made.kernel.refusals = 0
+        await made.reaches(address, 0, 1)
+
+
+async def test_large_services_take_turns_with_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many large Services changed, one that is not waits for one of them at most."""
+    monkeypatch.setattr(proxier, "LARGE", 2)
+    async with trial() as made:
+        small = await made.service("small", "n1")
+        for name in ("big-0", "big-1", "big-2"):
+            await made.service(name, "n1", "n2", "n3")
+        await made.reaches(small, 0)
+        await until(lambda: made.proxier.waiting_since is None)
+        made.looking.batches.clear()
+        for name in ("big-0", "big-1", "big-2"):
+            made.proxier.mark([("default", name)])
+        made.proxier.mark([("default", "small")])
+        await until(lambda: made.proxier.waiting_since is None)
+        assert [[key[1] for key in batch] for batch in made.looking.batches] == [
+            ["big-0"],
+            ["small"],
+            ["big-1"],
+            ["big-2"],
+        ]
+
+
+async def test_a_large_service_grows_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """New slots go in before anything leads there, a piece in each transaction."""
+    monkeypatch.setattr(writer, "PIECE", 3)
+    async with trial() as made:
+        address = await made.service("a", "n1")
+        await made.reaches(address, 0)
+        await until(lambda: made.proxier.waiting_since is None)
+        made.kernel.writes.clear()
+        await made.endpoints("a", *(["n2"] * 10))
+        await made.reaches(address, *range(10))
+        await until(lambda: made.proxier.waiting_since is None)
+        assert [len(one.put) for one in made.kernel.writes] == [3, 3, 4]
+        leads = [
+            any(decode(*each)[1].name == "services" for each in one.put)
+            for one in made.kernel.writes
+        ]
+        assert leads == [False, False, True]

@@ -279,7 +279,9 @@ def _print_rules(
         assert node is not None
         where = f"{source.file}: " if source.file else ""
         settings = serving.settings(routes.node, routing)
-        click.echo(f"# {where}Node {routes.node}")
+        head = f"# {where}Node {routes.node}"
+        # A name with a line break in it would begin a command.
+        click.echo(head if head.isprintable() else ascii(head).strip("'\""))
         click.echo(preview(routes, node, source.snapshot.all(ServiceCIDR), settings), nl=False)
 
 

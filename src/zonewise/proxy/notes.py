@@ -70,6 +70,10 @@ class Notes(Observer):
         note = f"node {self._node} cannot listen on port {port} for health checks: {why}"
         self._add(key, "FailedToStartServiceHealthcheck", note, self._node)
 
+    def refused(self, key: Key, error: Exception) -> None:
+        note = f"node {self._node} keeps the rules this Service had: {error}"
+        self._add(key, "RulesRefused", note, self._node)
+
     async def run(self) -> None:
         """Send events until cancelled."""
         while True:

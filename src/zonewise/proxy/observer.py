@@ -39,5 +39,8 @@ class Observer:
     def failed(self, error: Exception) -> None:
         """The kernel holds what it held before."""
 
+    def refused(self, key: Key, error: Exception) -> None:
+        """The kernel refused the rules of a Service; it holds those it had before."""
+
     def not_swept(self, error: Exception) -> None:
         """Unused chains could not be removed."""

@@ -23,5 +23,5 @@ def preview(
         {family: frame(family, made) for family, made in settings.frames().items()},
         dict(sorted(desired.elements.items())),
         settings.networks(node, ProxyLocation.of(node).addresses, texts),
-        sorted(desired.choices(), key=lambda one: (one[0], one[1].name)),
+        sorted(desired.chains(), key=lambda one: (one[0], one[1].name)),
     )

@@ -1,13 +1,17 @@
 """The proxy's loop: what changes in the cluster is changed in the kernel.
 
-*Triggered* by Services, EndpointSlices, the own Node, ServiceCIDRs and, once a Service has topology
-keys, by labels of other nodes. A change marks Services; the loop takes all that are marked,
+*Triggered* by Services, EndpointSlices, the own Node, ServiceCIDRs and, if a Service needs them, by
+labels and addresses of other nodes. A change marks Services; the loop takes all that are marked,
 recomputes their routes and writes one transaction. Changes meanwhile are taken together next time,
 so a burst costs few transactions and a single change is not delayed by any period.
 
+*In turns*: Services with more than ``LARGE`` endpoints are written one by one, each after whatever
+else is marked by then. So others wait for one of them at most, however many there are.
+
 *First write*: only after every list is complete. Then, as after a failure, once an hour, and when
 another program changed our tables, the kernel is read and everything that differs is written. A
-failure is retried with growing pauses; what was marked stays marked.
+failure is retried with growing pauses; what was marked stays marked. What only one Service is
+refused for concerns that Service (``writer``), and networks that are refused concern no Service.
 
 *Topology keys* need the labels of all nodes, *external IPs* their addresses: see ``nodes``.
 """
@@ -32,9 +36,9 @@ from zonewise.proxy.nodes import OtherNodes
 from zonewise.proxy.objects import ServiceCIDR
 from zonewise.proxy.observer import Change, Observer, Sync
 from zonewise.proxy.settings import ProxySettings
-from zonewise.proxy.tables.desired import Desired
-from zonewise.proxy.tables.kernel import Kernel, Networks
+from zonewise.proxy.tables.kernel import Kernel, KernelRefused, Networks
 from zonewise.proxy.tables.layout import NOTHING, Layout, lay_out
+from zonewise.proxy.writer import Retry, TableWriter, Written
 from zonewise.runtime.cache.cache import Cache
 from zonewise.runtime.cache.store import Store
 from zonewise.runtime.client.pace import Pace
@@ -54,6 +58,8 @@ from zonewise.traffic.routes import (
 )
 
 RESYNC = 3600.0
+LARGE = 1000
+"""Endpoints from which on a Service is written apart from others."""
 _AT_ONCE = 100
 """Services laid out between two looks at whatever else the program has to do."""
 
@@ -96,11 +102,15 @@ class Proxier:
         self._node = Node()
         self.place = ProxyLocation(node=settings.node_name)
         self._claims = WayClaims()
-        self._desired = Desired()
-        self._dirty: set[Key] = set()
+        self._writer = TableWriter(kernel, not_removed=self._not_removed)
+        self._dirty: dict[Key, None] = {}
+        """What is marked, the longest first."""
+        self._refused: dict[Key, Retry] = {}
+        self._large_is_next = False
         self._full = True
         self._rules_touched = False
         self._surroundings_changed = True
+        self._networks_refused = Retry()
         self._wake = asyncio.Event()
         self._pace = Pace(base=0.5)
         self._wrote_at = 0.0
@@ -143,7 +153,7 @@ class Proxier:
         try:
             while True:
                 with suppress(TimeoutError):
-                    async with asyncio.timeout_at(resync):
+                    async with asyncio.timeout_at(min((resync, *self._due()))):
                         await self._wake.wait()
                 self._wake.clear()
                 if loop.time() >= resync:
@@ -154,11 +164,12 @@ class Proxier:
             loop.remove_reader(notices.socket.fileno())
             notices.close()
 
-    def _mark(self, keys: Iterable[Key]) -> None:
+    def mark(self, keys: Iterable[Key]) -> None:
+        """Have these Services written again."""
         marked = set(keys)
         if not marked:
             return
-        self._dirty |= marked
+        self._dirty |= dict.fromkeys(sorted(marked))
         if self.waiting_since is None:
             self.waiting_since = asyncio.get_running_loop().time()
         self._wake.set()
@@ -182,13 +193,13 @@ class Proxier:
             self._others.need_addresses()
         else:
             self._external.pop(held.key, None)
-        self._mark((held.key,))
+        self.mark((held.key,))
         self._came("service")
 
     def _slice_changed(self, old: LeanEndpointSlice | None, new: LeanEndpointSlice | None) -> None:
         for piece in (old, new):
             if piece is not None:
-                self._mark(_owners(piece))
+                self.mark(_owners(piece))
         self._came("endpoint")
         made = new.metadata.annotations.get(TRIGGER_ANNOTATION) if new is not None else None
         if made and (old is None or old.metadata.annotations.get(TRIGGER_ANNOTATION) != made):
@@ -208,9 +219,9 @@ class Proxier:
         if (place.zone, place.addresses) != (self.place.zone, self.place.addresses):
             if self._wrote_at and place.zone != self.place.zone:
                 _log.info("this node is in another zone", zone=place.zone, before=self.place.zone)
-            self._mark(service.key for service in self.services)
+            self.mark(service.key for service in self.services)
         elif place.labels != self.place.labels:
-            self._mark(self._keyed)
+            self.mark(self._keyed)
         self._node, self.place = new, place
 
     def _cidrs_changed(self, _old: ServiceCIDR | None, _new: ServiceCIDR | None) -> None:
@@ -218,10 +229,10 @@ class Proxier:
         self._wake.set()
 
     def _relabelled(self) -> None:
-        self._mark(self._keyed)
+        self.mark(self._keyed)
 
     def _readdressed(self, addresses: Collection[str] | None) -> None:
-        self._mark(
+        self.mark(
             key
             for key, named in self._external.items()
             if addresses is None or not named.isdisjoint(addresses)
@@ -237,7 +248,6 @@ class Proxier:
         """Write what is marked, until that succeeds."""
         loop = asyncio.get_running_loop()
         while True:
-            began = loop.time()
             try:
                 await self._sync()
             except (ZonewiseError, OSError) as error:
@@ -247,58 +257,130 @@ class Proxier:
                 _log.warning("packet rules could not be written; trying again", error=str(error))
                 for observer in self.observers:
                     observer.failed(error)
-                await self._pace.rest(lived=began - self._wrote_at)
+                await self._pace.rest()
             else:
                 self._wrote_at = loop.time()
+                self._pace = Pace(base=0.5)
                 return
 
     async def _sync(self) -> None:
-        began = asyncio.get_running_loop().time()
-        waiting = self._waiting()
-        dirty = self._dirty - waiting
+        now = asyncio.get_running_loop().time()
+        turn = self._turn(now)
         full, touched = self._full, self._rules_touched
-        if not (full or dirty or self._surroundings_changed):
+        networks_due = self._surroundings_changed and self._networks_refused.due <= now
+        if not (full or turn or networks_due):
             return
-        self._dirty &= waiting
+        for key in turn:
+            del self._dirty[key]
         self._full = self._rules_touched = False
         try:
-            layouts = await self._lay_out(dirty)
-            before = self._desired.choice_names()
-            changes = self._desired.change(layouts)
-            choices = [one for layout in layouts.values() for one in layout.choices]
+            networks = self._networks()
             if full:
                 actual = self._kernel.read(rules_touched=touched)
                 await self._kernel.prepare()
-                changes = self._desired.replan(actual)
-                choices = self._desired.choices()
-            await self._kernel.write(changes, self._networks(), choices)
-            self._surroundings_changed = False
+                layouts = await self._lay_out(turn, actual)
+                written = await self._writer.compare(layouts, actual, networks)
+            else:
+                layouts = await self._lay_out(turn, self._writer.desired.elements)
+                written = await self._writer.write(layouts, networks)
+            if full or networks_due:
+                await self._write_networks(networks, now)
         except BaseException:
-            self._dirty |= dirty
+            self._dirty = dict.fromkeys(turn) | self._dirty
             self._full, self._rules_touched = full, touched
             raise
-        if full and changes and self._wrote_at and not dirty:
+        self._note_refused(layouts, written, now)
+        if full and (written.removed or written.put) and self._wrote_at and not turn:
             _log.warning(
                 "packet rules differed from what was written and were corrected",
-                elements=len(changes.remove) + len(changes.put),
+                elements=written.removed + written.put,
             )
-        if not self._dirty:
+        if self._dirty.keys() <= self._refused.keys():
             self.waiting_since = None
+        if self._ready(now):
+            self._wake.set()
+        self._observed(written, now, services=len(turn), full=full)
+        if full:
+            self._writer.sweep()
+
+    def _ready(self, now: float) -> list[Key]:
+        """What is marked and may be written."""
+        waiting = self._waiting()
+        return [
+            key
+            for key in self._dirty
+            if key not in waiting and (key not in self._refused or self._refused[key].due <= now)
+        ]
+
+    def _turn(self, now: float) -> list[Key]:
+        """What to write next: everything that is not large, and then one that is."""
+        ready = self._ready(now)
+        large = [] if self._full else [key for key in ready if self._is_large(key)]
+        if not large:
+            return ready
+        self._large_is_next = not self._large_is_next or len(large) == len(ready)
+        return large[:1] if self._large_is_next else [key for key in ready if key not in large]
+
+    def _is_large(self, key: Key) -> bool:
+        pieces = self.slices.by("service", key)
+        return sum(len(piece.endpoints or ()) for piece in pieces) > LARGE
+
+    def _due(self) -> Iterator[float]:
+        """When something that was refused is to be tried again."""
+        yield from (one.due for key, one in self._refused.items() if key in self._dirty)
+        if self._surroundings_changed and self._networks_refused.due:
+            yield self._networks_refused.due
+
+    def _note_refused(self, layouts: Collection[Key], written: Written, now: float) -> None:
+        """What could not be written stays marked."""
+        for key in layouts:
+            error = written.refused.get(key)
+            if error is None:
+                self._refused.pop(key, None)
+                continue
+            if key not in self._refused:
+                _log.warning(
+                    "the kernel refused the rules of a Service; it keeps those it had",
+                    service="/".join(key),
+                    error=str(error),
+                )
+                for observer in self.observers:
+                    observer.refused(key, error)
+            self._refused.setdefault(key, Retry()).failed(now)
+        self._dirty |= dict.fromkeys((*written.refused, *written.unfinished))
+
+    async def _write_networks(self, networks: Networks, now: float) -> None:
+        """Networks of pods, ClusterIPs and node ports; Services do not wait for them."""
+        try:
+            await self._kernel.write_networks(networks)
+        except KernelRefused as error:
+            self._networks_refused.failed(now)
+            self._surroundings_changed = True
+            _log.warning("networks could not be written; trying again", error=str(error))
+        else:
+            self._networks_refused = Retry()
+            self._surroundings_changed = False
+
+    def _observed(self, written: Written, began: float, *, services: int, full: bool) -> None:
         first = not self._wrote_at
         triggers, self._triggers = self._triggers, []
         sync = Sync(
             first=first,
             full=full,
-            services=len(dirty),
-            removed=len(changes.remove),
-            put=len(changes.put),
+            services=services,
+            removed=written.removed,
+            put=written.put,
             seconds=asyncio.get_running_loop().time() - began,
             triggers=() if first else tuple(triggers),
         )
         for observer in self.observers:
             observer.synced(sync)
-        if full or before - self._desired.choice_names():
-            self._sweep(full)
+
+    def _not_removed(self, error: Exception) -> None:
+        """Unused chains stay until the next comparison."""
+        _log.info("unused chains could not be removed", error=str(error))
+        for observer in self.observers:
+            observer.not_swept(error)
 
     def _waiting(self) -> set[Key]:
         """The Services that cannot be decided yet."""
@@ -316,7 +398,9 @@ class Proxier:
             if found is not None:
                 yield key, found
 
-    async def _lay_out(self, dirty: Collection[Key]) -> dict[Key, Layout]:
+    async def _lay_out(
+        self, dirty: Collection[Key], held: Mapping[bytes, bytes]
+    ) -> dict[Key, Layout]:
         """New layouts of these Services, and of those that gain or lose a way by that.
 
         All claims come first: what is laid out, and passed to observers, is what a Service has.
@@ -331,7 +415,7 @@ class Proxier:
             routes = self._routes(key)
             for observer in self.observers:
                 observer.routed(key, routes)
-            layouts[key] = NOTHING if routes is None else lay_out(routes, self.place.node)
+            layouts[key] = NOTHING if routes is None else lay_out(routes, self.place.node, held)
             if at % _AT_ONCE == 0:
                 await asyncio.sleep(0)
         return layouts
@@ -357,12 +441,3 @@ class Proxier:
         cidrs = () if self._cidrs is None else tuple(self._cidrs)
         texts = tuple(text for one in cidrs for text in one.spec.cidrs)
         return self._settings.networks(self._node, self.place.addresses, texts)
-
-    def _sweep(self, full: bool) -> None:
-        """Take out what nothing leads to any more; if that fails it is tried again in an hour."""
-        try:
-            self._kernel.sweep(self._desired.elements if full else None, self._desired.choices())
-        except (ZonewiseError, OSError) as error:
-            _log.info("unused chains could not be removed", error=str(error))
-            for observer in self.observers:
-                observer.not_swept(error)

@@ -1,111 +1,107 @@
 """Choices of a Service's own: chains for session affinity and for weights.
 
-With session affinity each endpoint has a chain and a set of its clients; a client in no set draws
-one. With weights, and without affinity, one rule draws a number and rewrites to the endpoint whose
-interval it falls into: as many numbers as the endpoint weighs.
+Endpoints have slots, as those of every Service have. With weights, endpoints of one
+weight are a group of slots, and a rule per group draws from it as often as all of it weighs: of the
+groups that are left, so that the last is certain. A change of an endpoint is a change of a slot.
 
-Such chains never change. Their name is a digest of what they do, another choice of endpoints is
-another chain, and one element leads from the old to the new. So they are written before anything
-leads there, and a program that is killed in between leaves an unused chain.
+With session affinity a map leads from a client to the id of its endpoint. Endpoints that may still
+be used are ``members``; a client whose endpoint is none draws another. The map belongs to the
+Service port and outlives every change of endpoints. Once it has ``MOST_CLIENTS``, further clients
+of this port, and of no other, are not remembered.
+
+The chains are of a few rules, however many endpoints there are, and never change. Their name is a
+digest of what they do, another number of endpoints is another chain, and one element leads from the
+old to the new. So they are written before anything leads there, and a program that is killed in
+between leaves an unused chain.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import hashlib
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 
-from zonewise.proxy.tables.ruleset import TABLE, FamilyName, chain_text, protocol_word
+from zonewise.proxy.netlink.draws import Draw
+from zonewise.proxy.tables import ruleset
+from zonewise.proxy.tables.ruleset import FamilyName, SlotKind
 
-PREFIXES = ("affinity-", "endpoint-", "weighted-")
+PREFIXES = ("affinity-", "weighted-")
 """What the names of such chains begin with."""
+CLIENTS = "clients-"
+"""What the names of maps of clients begin with."""
 
+MOST_CLIENTS = 1 << 20
 MOST = (1 << 31) - 1
 """The largest sum of weights that is drawn from."""
 
+_OWNER_LENGTH = 80
+"""Names in the kernel are of at most 127 characters; namespaces and names may be of 63 each."""
+_UNNAMEABLE = re.compile(r"[^a-z0-9./-]")
+
 
 @dataclass(frozen=True, slots=True)
-class Sticky:
-    """A Service port with session affinity: a choice between endpoints that remember clients."""
+class Clients:
+    """The map that remembers the clients of a Service port."""
 
     name: str
-    protocol: str
     seconds: int
-    endpoints: tuple[tuple[str, str], ...]
-    """The chain of each endpoint, and what it rewrites to: ``10.244.1.5:8080``."""
-    weights: tuple[int, ...]
-    """How often each is chosen for a client in no set."""
-
-    @property
-    def chains(self) -> tuple[str, ...]:
-        """Every chain it needs; its own is the first."""
-        return (self.name, *(name for name, _ in self.endpoints))
-
-    @property
-    def sets(self) -> tuple[str, ...]:
-        """Every set it needs."""
-        return tuple(clients(name) for name, _ in self.endpoints)
-
-    def text(self, family: FamilyName, known: Iterable[str] = ()) -> str:
-        """All of it for ``nft -f``, but for chains that are known."""
-        there = set(known)
-        word = protocol_word(family)
-        kind = "ipv4_addr" if family == "IPv4" else "ipv6_addr"
-        parts = []
-        for name, target in self.endpoints:
-            if name in there:
-                continue
-            parts.append(
-                f"add set {word} {TABLE} {clients(name)} {{ type {kind}; flags dynamic,timeout; "
-                f"timeout {self.seconds}s; }}\n"
-                + chain_text(
-                    family,
-                    name,
-                    (
-                        f"update @{clients(name)} {{ {word} saddr }}",
-                        f"meta l4proto {self.protocol} dnat to {target}",
-                    ),
-                )
-            )
-        if self.name not in there:
-            rules = [f"{word} saddr @{clients(name)} goto {name}" for name, _ in self.endpoints]
-            drawn = _drawn(self.weights, [f"goto {name}" for name, _ in self.endpoints])
-            rules.append(f"numgen random mod {sum(self.weights)} vmap {drawn}")
-            parts.append(chain_text(family, self.name, rules))
-        return "".join(parts)
 
 
 @dataclass(frozen=True, slots=True)
-class Weighted:
-    """A choice between endpoints that weigh differently."""
+class OwnChain:
+    """A chain that is a Service's own: what it draws, and where it remembers clients."""
 
     name: str
-    protocol: str
-    endpoints: tuple[str, ...]
-    """What each rewrites to: ``10.244.1.5 . 8080``."""
-    weights: tuple[int, ...]
+    kind: SlotKind
+    draws: tuple[Draw, ...]
+    clients: Clients | None = None
 
-    @property
-    def chains(self) -> tuple[str, ...]:
-        """Every chain it needs."""
-        return (self.name,)
-
-    @property
-    def sets(self) -> tuple[str, ...]:
-        """It needs no set that has a name."""
-        return ()
-
-    def text(self, family: FamilyName, known: Iterable[str] = ()) -> str:
-        """It for ``nft -f``, unless it is known."""
-        if self.name in known:
-            return ""
-        word = protocol_word(family)
-        draw = f"numgen random mod {sum(self.weights)} map {_drawn(self.weights, self.endpoints)}"
-        rule = f"meta l4proto {self.protocol} dnat {word} to {draw}"
-        return chain_text(family, self.name, (rule,))
+    def text(self, family: FamilyName) -> str:
+        """It for ``nft -f``."""
+        if self.clients is None:
+            rules = [ruleset.draw_text(family, self.kind, draw) for draw in self.draws]
+        else:
+            name = self.clients.name
+            rules = [
+                ruleset.recall_text(family, self.kind, name),
+                ruleset.forget_text(family, name),
+                *(ruleset.member_text(family, self.kind, draw, name) for draw in self.draws),
+                *(ruleset.member_text(family, self.kind, draw) for draw in self.draws),
+            ]
+        return ruleset.chain_text(family, self.name, rules)
 
 
-EndpointChoice: TypeAlias = Sticky | Weighted
+def own_chain(
+    owner: str,
+    kind: SlotKind,
+    counts: Mapping[int, int],
+    clients: Clients | None,
+) -> OwnChain | None:
+    """The chain for groups of so many endpoints each, by weight; None if any slot is as good."""
+    if clients is None and len(counts) == 1:
+        return None
+    draws = tuple(_draws(kind.first, counts))
+    word = PREFIXES[0] if clients else PREFIXES[1]
+    remembering = clients.name if clients else ""
+    parts = (owner, kind.name, remembering, *map(str, draws))
+    return OwnChain(f"{word}{digest(*parts)}-{readable(owner)}", kind, draws, clients)
+
+
+def remembering(owner: str, port: str, protocol: str, seconds: int) -> Clients:
+    """The clients of a Service port: whichever way they come in, they keep their endpoint."""
+    named = digest(owner, port, protocol, str(seconds))
+    return Clients(f"{CLIENTS}{named}-{readable(owner)}", seconds)
+
+
+def readable(owner: str) -> str:
+    """Namespace and name, as far as they can be part of a name in the kernel."""
+    return _UNNAMEABLE.sub("_", owner)[:_OWNER_LENGTH]
+
+
+def digest(*parts: str) -> str:
+    """What tells names with equal readable parts apart."""
+    return hashlib.sha256("\0".join(parts).encode(errors="replace")).hexdigest()[:16]
 
 
 def scaled(weights: Sequence[int]) -> tuple[int, ...]:
@@ -117,17 +113,14 @@ def scaled(weights: Sequence[int]) -> tuple[int, ...]:
     return tuple(weights)
 
 
-def _drawn(weights: Sequence[int], leads: Sequence[str]) -> str:
-    """A map from numbers to what is drawn with them."""
-    parts = []
-    first = 0
-    for weight, lead in zip(weights, leads, strict=True):
-        last = first + weight - 1
-        parts.append(f"{first if first == last else f'{first}-{last}'} : {lead}")
-        first += weight
-    return f"{{ {', '.join(parts)} }}"
-
-
-def clients(chain: str) -> str:
-    """The set of clients that keep an endpoint."""
-    return "clients" + chain.removeprefix("endpoint")
+def _draws(first: int, counts: Mapping[int, int]) -> Iterable[Draw]:
+    """A draw from each group, and the first slot if two transactions met in one packet."""
+    left = sum(weight * count for weight, count in counts.items())
+    for group, weight in enumerate(sorted(counts)):
+        count = counts[weight]
+        below = weight * count
+        of = left if below < left else 0
+        yield Draw(count, first + group * ruleset.GROUP, below if of else 0, of)
+        left -= below
+    if counts.keys() != {1} or counts[1] > 1:
+        yield Draw(1, first)

@@ -7,15 +7,19 @@ from ipaddress import IPv4Network, IPv6Network, collapse_addresses
 from typing import Any
 
 from zonewise.proxy.tables.ruleset import FamilyName
+from zonewise.traffic.routes import parse_address, parse_network
 
 
 def merged(family: FamilyName, texts: Iterable[str]) -> tuple[IPv4Network | IPv6Network, ...]:
-    """The networks and addresses of a family, as few as possible; what is none is left out."""
+    """The networks and addresses of a family, as few as possible; what is none is left out.
+
+    These become text for ``nft``. Python's own networks would let an address carry a zone
+    (``fe80::1%`` and then any text), so texts are read as strictly as all addresses here are.
+    """
     make = IPv4Network if family == "IPv4" else IPv6Network
-    found: list[Any] = []
-    for text in texts:
-        try:
-            found.append(make(text.strip(), strict=False))
-        except ValueError:
-            continue
-    return tuple(collapse_addresses(found))
+    networks: list[Any] = []
+    for text in map(str.strip, texts):
+        parsed = parse_network(text) if "/" in text else parse_address(text)
+        if parsed is not None and parsed.family == family:
+            networks.append(make(parsed.text))
+    return tuple(collapse_addresses(networks))

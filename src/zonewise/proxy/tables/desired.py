@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from zonewise.api.meta import Key
-from zonewise.proxy.tables.choices import EndpointChoice
+from zonewise.proxy.tables.choices import OwnChain
 from zonewise.proxy.tables.layout import SHARED, Layout, lay_out
 from zonewise.proxy.tables.ruleset import FamilyName
 from zonewise.traffic.routes import ServiceRoutes
@@ -25,6 +25,10 @@ class Changes:
 
     remove: list[bytes] = field(default_factory=list)
     put: list[tuple[bytes, bytes]] = field(default_factory=list)
+    chains: list[tuple[FamilyName, OwnChain]] = field(default_factory=list)
+    """Chains of Services' own that have to be there, whether they are or not."""
+    unused: list[tuple[FamilyName, OwnChain]] = field(default_factory=list)
+    """Chains of Services' own that nothing leads to any more, once this is done."""
 
     def __bool__(self) -> bool:
         return bool(self.remove or self.put)
@@ -37,7 +41,7 @@ class Desired:
         self.elements: dict[bytes, bytes] = {}
         self._keys: dict[Key, tuple[bytes, ...]] = {}
         self._shared: dict[bytes, int] = {}
-        self._choices: dict[Key, tuple[tuple[FamilyName, EndpointChoice], ...]] = {}
+        self._chains: dict[Key, tuple[tuple[FamilyName, OwnChain], ...]] = {}
 
     def change(self, layouts: Mapping[Key, Layout]) -> Changes:
         """Apply new layouts; one without elements is a deleted Service.
@@ -46,7 +50,10 @@ class Desired:
         """
         wanted: dict[bytes, bytes] = {}
         gone: dict[bytes, None] = {}
+        changes = Changes()
         for key, layout in layouts.items():
+            changes.chains += layout.chains
+            changes.unused += (one for one in self._chains.get(key, ()) if one not in layout.chains)
             before = self._keys.get(key, ())
             for one in before:
                 if one not in layout.elements and self._release(one):
@@ -57,7 +64,6 @@ class Desired:
                 if one[0] in SHARED and one not in known:
                     self._shared[one] = self._shared.get(one, 0) + 1
             self._note(key, layout)
-        changes = Changes()
         elements = self.elements
         for one in gone:
             if one not in wanted and elements.pop(one, None) is not None:
@@ -74,7 +80,7 @@ class Desired:
 
     def replan(self, actual: Mapping[bytes, bytes]) -> Changes:
         """The changes from the actual elements to the wanted ones."""
-        changes = Changes()
+        changes = Changes(chains=self.chains())
         for one, data in actual.items():
             if self.elements.get(one) != data:
                 changes.remove.append(one)
@@ -83,23 +89,28 @@ class Desired:
                 changes.put.append((one, data))
         return changes
 
-    def choices(self) -> list[tuple[FamilyName, EndpointChoice]]:
-        """Every choice of a Service's own that is wanted."""
-        return [one for several in self._choices.values() for one in several]
+    def chains(self) -> list[tuple[FamilyName, OwnChain]]:
+        """Every chain of a Service's own that is wanted."""
+        return [one for several in self._chains.values() for one in several]
 
-    def choice_names(self) -> set[tuple[FamilyName, str]]:
-        """The same by name."""
-        return {(family, one.name) for family, one in self.choices()}
+    def layout(self, key: Key) -> Layout:
+        """What a Service wants now."""
+        elements = {one: self.elements[one] for one in self._keys.get(key, ())}
+        return Layout(elements, self._chains.get(key, ()))
+
+    def keys(self) -> list[Key]:
+        """The Services that want anything."""
+        return list(self._keys)
 
     def _note(self, key: Key, layout: Layout) -> None:
         if layout.elements:
             self._keys[key] = tuple(layout.elements)
         else:
             self._keys.pop(key, None)
-        if layout.choices:
-            self._choices[key] = layout.choices
+        if layout.chains:
+            self._chains[key] = layout.chains
         else:
-            self._choices.pop(key, None)
+            self._chains.pop(key, None)
 
     def _release(self, one: bytes) -> bool:
         """Whether no Service wants it any more."""

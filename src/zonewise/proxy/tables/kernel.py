@@ -6,10 +6,12 @@ first transaction writes the changes. Else the whole of the new tables, elements
 written by ``nft`` in one transaction that also removes the old ones. In either case there is no
 moment without rules, and established connections, which conntrack handles, are kept.
 
-*Written* in this order: chains of Services' own choices, still unused, by ``nft``; then one netlink
-transaction with all elements. A program that is killed in between leaves chains that are never
-used; ``sweep`` finds them. Chains that nothing leads to any more are removed in a transaction of
-their own, because kernels before 6.2 still count an element that was removed in the same one.
+*Written*: elements and the chains that they lead to in one netlink transaction, networks by
+``nft``. Only the frame, networks and old tables that are replaced need ``nft``, so no text of an
+object is read by it but addresses in their canonical form, and names of chains that were made here.
+Chains that nothing leads to any more are removed in a transaction of their own, because kernels
+before 6.2 still count an element that was removed in the same one; ``sweep`` finds those that a
+program left which was killed in between.
 
 Only one coroutine may write at a time; the caller ensures that.
 """
@@ -19,7 +21,8 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Literal
 
 from zonewise.api.errors import ConfigError, ZonewiseError
 from zonewise.proxy.netlink import (
@@ -30,9 +33,9 @@ from zonewise.proxy.netlink import (
     Notices,
     nftables,
 )
-from zonewise.proxy.netlink.draws import draw_chain
+from zonewise.proxy.netlink.draws import Memory, draw_chain, new_clients
 from zonewise.proxy.tables import ruleset
-from zonewise.proxy.tables.choices import PREFIXES, EndpointChoice
+from zonewise.proxy.tables.choices import CLIENTS, MOST_CLIENTS, PREFIXES, OwnChain
 from zonewise.proxy.tables.desired import Changes
 from zonewise.proxy.tables.layout import kind_of, prefix
 from zonewise.proxy.tables.rendering import whole
@@ -40,6 +43,7 @@ from zonewise.proxy.tables.ruleset import (
     FAMILIES,
     KINDS,
     NETWORKS,
+    SLOT_KINDS,
     TABLE,
     FamilyName,
     FrameSettings,
@@ -53,9 +57,14 @@ _FAMILY: Mapping[FamilyName, nftables.NetlinkFamily] = {
     "IPv4": nftables.IPV4,
     "IPv6": nftables.IPV6,
 }
-_SHAPES = {kind.name: nftables.SetForm(kind.data, kind.ranges) for kind in KINDS}
-_SLOT_CHAINS = ("slots-", "outside-", "nodeport-slots-", "nodeport-outside-")
-_OWN_SETS = "clients-"
+_FORMS: Mapping[str, Literal["none", "value", "verdict"]] = {
+    "none": "none",
+    "endpoint": "value",
+    "id": "value",
+    "verdict": "verdict",
+}
+_SHAPES = {kind.name: nftables.SetForm(_FORMS[kind.data], kind.ranges) for kind in KINDS}
+_SLOT_CHAINS = tuple(f"{name}-" for name in SLOT_KINDS)
 
 Networks = Mapping[FamilyName, Mapping[str, tuple[str, ...]]]
 """What the sets of networks hold."""
@@ -77,6 +86,7 @@ class Kernel:
         self._frames = {family: ruleset.frame(family, frame) for family, frame in settings.items()}
         self._socket = _open(namespace)
         self._chains: dict[FamilyName, set[str]] = {family: set() for family in self._frames}
+        self._sets: dict[FamilyName, set[str]] = {family: set() for family in self._frames}
         self._networks: dict[tuple[FamilyName, str], tuple[str, ...]] = {}
         self._ours = False
         self._helpers: deque[int] = deque(maxlen=_REMEMBERED)
@@ -103,11 +113,13 @@ class Kernel:
             counts = nftables.chains(self._socket, number, TABLE)
             # A chain without rules, which another program flushed, is as good as none.
             self._chains[family] = {name for name, count in counts.items() if count}
+            self._sets[family] = set()
             expected = ruleset.rule_counts(text)
             if rules_touched or any(counts.get(name) != n for name, n in expected.items()):
                 self._ours = False
                 return {}
         for family in self._frames:
+            self._sets[family] = nftables.sets(self._socket, _FAMILY[family], TABLE)
             for kind in KINDS:
                 held = nftables.elements(
                     self._socket, _FAMILY[family], TABLE, kind.name, _SHAPES[kind.name]
@@ -129,18 +141,12 @@ class Kernel:
             await self._nft("".join(self._frames.values()))
             self.read()
 
-    async def write(
-        self,
-        changes: Changes,
-        networks: Networks,
-        choices: Iterable[tuple[FamilyName, EndpointChoice]],
-    ) -> None:
-        """Do all of it, or raise and have done none of it."""
+    async def write(self, changes: Changes, networks: Networks) -> None:
+        """Do all of it, or raise and have done none of it; networks are as ``write_networks``."""
         if not self._ours:
-            await self._replace(changes, networks, choices)
+            await self._replace(changes, networks)
             return
-        await self._nft(self._before(changes, networks, choices))
-        messages = self._slots(changes)
+        messages, chains, sets = self._leads(changes)
         for (family, kind), keys in _grouped((key, b"") for key in changes.remove).items():
             messages += nftables.remove(
                 _FAMILY[family], TABLE, kind.name, _SHAPES[kind.name], [key for key, _ in keys]
@@ -150,98 +156,136 @@ class Kernel:
                 _FAMILY[family], TABLE, kind.name, _SHAPES[kind.name], elements
             )
         self._socket.transaction(messages)
+        for family, name in chains:
+            self._chains[family].add(name)
+        for family, name in sets:
+            self._sets[family].add(name)
 
-    async def _replace(
-        self,
-        changes: Changes,
-        networks: Networks,
-        choices: Iterable[tuple[FamilyName, EndpointChoice]],
-    ) -> None:
+    async def write_networks(self, networks: Networks) -> None:
+        """Fill the sets of networks that are not yet as they should be."""
+        if not self._ours:
+            return
+        changed = {
+            (family, name): tuple(held.get(name, ()))
+            for family, held in networks.items()
+            for name in NETWORKS
+            if self._networks.get((family, name)) != tuple(held.get(name, ()))
+        }
+        text = "".join(
+            ruleset.networks(family, name, cidrs) for (family, name), cidrs in changed.items()
+        )
+        await self._nft(text)
+        self._networks |= changed
+
+    async def _replace(self, changes: Changes, networks: Networks) -> None:
         """Write everything; there is nothing to keep."""
-        text = whole(self._frames, dict(changes.put), networks, choices)
+        text = whole(self._frames, dict(changes.put), networks, changes.chains)
         await self._nft(_forget() + text)
         self.read()
-        for family, held in networks.items():
-            self._networks.update({(family, name): tuple(cidrs) for name, cidrs in held.items()})
+        self._networks |= {
+            (family, name): tuple(cidrs)
+            for family, held in networks.items()
+            for name, cidrs in held.items()
+        }
 
     async def _nft(self, text: str) -> None:
         if text:
             await run_nft(text, started=self._helpers.append, namespace=self.namespace)
 
-    def _before(
-        self,
-        changes: Changes,
-        networks: Networks,
-        choices: Iterable[tuple[FamilyName, EndpointChoice]],
-    ) -> str:
-        """What has to be there first; "" in most cases."""
-        text = []
-        for family, held in networks.items():
-            for name in NETWORKS:
-                cidrs = tuple(held.get(name, ()))
-                if self._networks.get((family, name)) != cidrs:
-                    text.append(ruleset.networks(family, name, cidrs))
-                    self._networks[family, name] = cidrs
-        for family, one in choices:
-            if one.name not in self._chains[family]:
-                text.append(one.text(family, self._chains[family]))
-                self._chains[family].update(one.chains)
-        return "".join(text)
+    def _leads(
+        self, changes: Changes
+    ) -> tuple[
+        list[nftables.NetlinkMessage], set[tuple[FamilyName, str]], set[tuple[FamilyName, str]]
+    ]:
+        """Chains that elements are going to lead to and that do not exist yet; they and their maps.
 
-    def _slots(self, changes: Changes) -> list[nftables.NetlinkMessage]:
-        """Chains that elements are going to lead to and that do not exist yet."""
-        messages = []
-        for family, name in sorted(_led_to(changes.put)):
-            if name not in self._chains[family]:
-                slots = ruleset.Slots(name)
-                messages += draw_chain(
-                    _FAMILY[family],
-                    TABLE,
-                    name,
-                    slots.found.name,
-                    counts=slots.counts,
-                    first=slots.first,
-                    by_address="address" in slots.found.key,
-                )
-                self._chains[family].add(name)
-        return messages
+        Messages, chains and sets.
+        """
+        messages: list[nftables.NetlinkMessage] = []
+        own = {(family, one.name): one for family, one in changes.chains}
+        led_to = _led_to(changes.put) | own.keys()
+        chains = {(family, name) for family, name in led_to if name not in self._chains[family]}
+        sets: set[tuple[FamilyName, str]] = set()
+        for family, name in sorted(chains):
+            one = own.get((family, name))
+            if one is None:
+                messages += _slots(family, ruleset.Slots(name))
+                continue
+            if one.clients is not None and (family, one.clients.name) not in sets:
+                made = self._clients(family, one)
+                messages += made
+                sets |= {(family, one.clients.name)} if made else set()
+            messages += _own_chain(family, one)
+        return messages, chains, sets
+
+    def _clients(self, family: FamilyName, one: OwnChain) -> list[nftables.NetlinkMessage]:
+        """The map of clients that a chain needs, if it does not exist yet."""
+        clients = one.clients
+        if clients is None or clients.name in self._sets[family]:
+            return []
+        return [new_clients(_FAMILY[family], TABLE, clients.name, clients.seconds, MOST_CLIENTS)]
+
+    def remove(
+        self,
+        unused: Iterable[tuple[FamilyName, OwnChain]],
+        used: Iterable[tuple[FamilyName, OwnChain]],
+    ) -> None:
+        """Take out chains of Services' own that nothing leads to, and clients of none ``used``."""
+        kept = {(family, one.clients.name) for family, one in used if one.clients is not None}
+        chains: dict[FamilyName, dict[str, None]] = {family: {} for family in self._frames}
+        sets: dict[FamilyName, dict[str, None]] = {family: {} for family in self._frames}
+        for family, one in unused:
+            chains[family][one.name] = None
+            if one.clients is not None and (family, one.clients.name) not in kept:
+                sets[family][one.clients.name] = None
+        for family in self._frames:
+            self._take_out(
+                family,
+                [name for name in chains[family] if name in self._chains[family]],
+                [name for name in sets[family] if name in self._sets[family]],
+            )
+
+    def _take_out(self, family: FamilyName, chains: Sequence[str], sets: Sequence[str]) -> None:
+        number = _FAMILY[family]
+        messages = [
+            message for name in chains for message in nftables.delete_chain(number, TABLE, name)
+        ]
+        messages += [nftables.delete_set(number, TABLE, name) for name in sets]
+        self._socket.transaction(messages)
+        self._chains[family].difference_update(chains)
+        self._sets[family].difference_update(sets)
 
     def sweep(
         self,
-        elements: Mapping[bytes, bytes] | None,
-        choices: Iterable[tuple[FamilyName, EndpointChoice]],
+        elements: Mapping[bytes, bytes],
+        own: Iterable[tuple[FamilyName, OwnChain]],
     ) -> None:
-        """Take out chains and sets that nothing leads to; without ``elements``, own choices."""
+        """Take out every chain and map of clients that nothing leads to."""
         wanted: dict[FamilyName, set[str]] = {family: set() for family in self._frames}
-        kept_sets: dict[FamilyName, set[str]] = {family: set() for family in self._frames}
-        for family, one in choices:
-            wanted[family].update(one.chains)
-            kept_sets[family].update(one.sets)
-        swept: tuple[str, ...] = PREFIXES
-        if elements is not None:
-            swept += _SLOT_CHAINS
-            for family, name in _led_to(elements.items()):
-                wanted[family].add(name)
+        for family, name in _led_to(elements.items()):
+            wanted[family].add(name)
+        for family, one in own:
+            wanted[family].add(one.name)
+            if one.clients is not None:
+                wanted[family].add(one.clients.name)
         for family in self._frames:
             number = _FAMILY[family]
             chains = nftables.chains(self._socket, number, TABLE)
-            sets = nftables.sets(self._socket, number, TABLE)
-            stale = sorted(
-                name for name in chains if name.startswith(swept) and name not in wanted[family]
+            self._chains[family] = set(chains)
+            self._sets[family] = nftables.sets(self._socket, number, TABLE)
+            self._take_out(
+                family,
+                [
+                    name
+                    for name in sorted(chains)
+                    if name.startswith((*PREFIXES, *_SLOT_CHAINS)) and name not in wanted[family]
+                ],
+                [
+                    name
+                    for name in sorted(self._sets[family])
+                    if name.startswith(CLIENTS) and name not in wanted[family]
+                ],
             )
-            messages = [
-                message
-                # A choice leads to its endpoints' chains, so choices, "affinity-", go first.
-                for name in stale
-                for message in nftables.delete_chain(number, TABLE, name)
-            ]
-            messages += [
-                nftables.delete_set(number, TABLE, name)
-                for name in sorted(sets)
-                if name.startswith(_OWN_SETS) and name not in kept_sets[family]
-            ]
-            self._socket.transaction(messages)
-            self._chains[family] = set(chains).difference(stale)
 
 
 def clean_up() -> list[str]:
@@ -309,6 +353,31 @@ def _forget() -> str:
     """Remove our tables whether they exist or not."""
     words = [ruleset.protocol_word(family) for family in FAMILIES]
     return "".join(f"table {word} {TABLE}\ndelete table {word} {TABLE}\n" for word in words)
+
+
+def _slots(family: FamilyName, slots: ruleset.Slots) -> list[nftables.NetlinkMessage]:
+    kind = slots.kind
+    return draw_chain(
+        _FAMILY[family],
+        TABLE,
+        slots.name,
+        kind.endpoints.name,
+        draws=slots.draws,
+        by_address=kind.by_address,
+    )
+
+
+def _own_chain(family: FamilyName, one: OwnChain) -> list[nftables.NetlinkMessage]:
+    kind, clients = one.kind, one.clients
+    return draw_chain(
+        _FAMILY[family],
+        TABLE,
+        one.name,
+        kind.endpoints.name,
+        draws=one.draws,
+        by_address=kind.by_address,
+        memory=clients and Memory(clients.name, kind.drawn.name, kind.members.name),
+    )
 
 
 def _led_to(elements: Iterable[tuple[bytes, bytes]]) -> set[tuple[FamilyName, str]]:

@@ -9,44 +9,47 @@ A *way* is an address, protocol and port, or a protocol and node port, and belon
 routes are made for the ways a Service has. Within a Service two paths may be the same way (an
 external IP that is the load balancer's, too); then the first of them leads, and the source ranges
 of both hold.
+
+*Slots* are numbered as they were: an endpoint that stays keeps its slot, a new one gets that of one
+that is gone, and the last ones move into what is left over. So one endpoint more or less is one or
+two elements, however many there are.
 """
 
 from __future__ import annotations
 
-import hashlib
 import socket
 import struct
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from socket import inet_pton
 from typing import Literal
+from zlib import crc32
 
 from zonewise.proxy.tables import ruleset
-from zonewise.proxy.tables.choices import EndpointChoice, Sticky, Weighted, scaled
+from zonewise.proxy.tables.choices import Clients, OwnChain, own_chain, remembering, scaled
 from zonewise.proxy.tables.cidrs import merged
 from zonewise.proxy.tables.ruleset import (
     CLUSTER_IPS,
-    ENDPOINTS,
     EXTERNALS,
     FIREWALLED,
     FROM_OUTSIDE,
     HAIRPIN,
     KINDS,
-    NODEPORT_ENDPOINTS,
     NODEPORT_EXTERNALS,
     NODEPORT_OUTSIDE,
     NODEPORT_REFUSED,
     NODEPORTS,
-    OUTSIDE,
     REFUSED,
     SERVICES,
+    SLOT_KINDS,
     SOURCE_RANGES,
     FamilyName,
     NamedSet,
+    SlotKind,
 )
-from zonewise.traffic.routes import Backend, PortRoutes, Route, ServiceRoutes
+from zonewise.traffic.routes import PortRoutes, Route, ServiceRoutes
 
 _PROTOCOLS = {"TCP": 6, "UDP": 17, "SCTP": 132}
 _PROTOCOL_NAMES = {number: name.lower() for name, number in _PROTOCOLS.items()}
@@ -68,7 +71,7 @@ class Layout:
     """A Service in the kernel."""
 
     elements: dict[bytes, bytes] = field(default_factory=dict)
-    choices: tuple[tuple[FamilyName, EndpointChoice], ...] = ()
+    chains: tuple[tuple[FamilyName, OwnChain], ...] = ()
     """Those that are the Service's own, each once."""
 
 
@@ -77,6 +80,15 @@ NOTHING = Layout()
 
 SHARED = frozenset(number[0] for (_, name), number in _NUMBER.items() if name in _SHARED_NAMES)
 """The first bytes of keys that several Services may want."""
+
+
+SLOTTED = frozenset(
+    number[0]
+    for (_, name), number in _NUMBER.items()
+    for kind in KINDS
+    if kind.name == name and kind.key[0] in ("slot", "id")
+)
+"""The first bytes of keys that are found only through what leads to their slots."""
 
 
 def kind_of(key: bytes) -> tuple[FamilyName, NamedSet]:
@@ -90,13 +102,15 @@ def prefix(family: FamilyName, kind: NamedSet) -> bytes:
     return _NUMBER[family, kind.name]
 
 
-def lay_out(service: ServiceRoutes, node: str) -> Layout:
-    """The elements of a Service on this node."""
+def lay_out(service: ServiceRoutes, node: str, held: Mapping[bytes, bytes] | None = None) -> Layout:
+    """The elements of a Service on this node; slots are numbered as in the elements ``held``."""
     elements: dict[bytes, bytes] = {}
     leading: dict[bytes, str] = {}
-    choices: dict[tuple[FamilyName, str], EndpointChoice] = {}
+    chains: dict[tuple[FamilyName, str], OwnChain] = {}
+    owner = f"{service.namespace}/{service.service}"
     for port in service.ports:
         family = port.family
+        clients = _clients(owner, port)
         for route in port.routes:
             way = _way(port.protocol, route)
             lead = prefix(family, NODEPORTS if route.address is None else SERVICES) + way
@@ -106,16 +120,86 @@ def lay_out(service: ServiceRoutes, node: str) -> Layout:
             if leading.setdefault(lead, route.path) != route.path:
                 continue
             chain = ""
-            choice = _own_choice(service, port, route.endpoints) if route.endpoints else None
-            if choice is not None:
-                choices[family, choice.name] = choice
-                chain = choice.name
+            if route.endpoints:
+                kind = _slot_kind(route)
+                groups = _groups(family, route)
+                if clients is None:
+                    _fill(elements, family, kind.endpoints, kind.first, way, groups, held or {})
+                else:
+                    ids = _ids(one for group in groups.values() for one in group)
+                    known = {weight: [ids[one] for one in groups[weight]] for weight in groups}
+                    _fill(elements, family, kind.drawn, kind.first, way, known, held or {})
+                    head = prefix(family, kind.members)
+                    elements.update((head + name + way, one) for one, name in ids.items())
+                counts = {weight: len(group) for weight, group in groups.items()}
+                own = own_chain(owner, kind, counts, clients)
+                chain = f"{kind.name}-{len(route.endpoints)}" if own is None else own.name
+                if own is not None:
+                    chains[family, chain] = own
             _lead(elements, family, way, route, chain)
             for backend in route.endpoints:
                 if backend.node == node:
                     here = packed(backend.address)
                     elements[prefix(family, HAIRPIN) + here + here] = b""
-    return Layout(elements, tuple((family, one) for (family, _), one in choices.items()))
+    return Layout(elements, tuple((family, one) for (family, _), one in chains.items()))
+
+
+def _slot_kind(route: Route) -> SlotKind:
+    name = "outside" if route.source == "outside" else "slots"
+    return SLOT_KINDS[name if route.address is not None else f"nodeport-{name}"]
+
+
+def _groups(family: FamilyName, route: Route) -> dict[int, list[bytes]]:
+    """The endpoints as the kernel has them, by weight; the lightest first."""
+    kind_of_address = _AF[family]
+    weights = scaled([backend.weight for backend in route.endpoints])
+    groups: dict[int, list[bytes]] = {weight: [] for weight in sorted(set(weights))}
+    for backend, weight in zip(route.endpoints, weights, strict=True):
+        groups[weight].append(
+            inet_pton(kind_of_address, backend.address) + backend.port.to_bytes(2, "big") + b"\0\0"
+        )
+    return groups
+
+
+def _ids(endpoints: Iterable[bytes]) -> dict[bytes, bytes]:
+    """The id of each endpoint: the same whatever others there are, but for two that would share it.
+
+    It is only told apart from others of one Service port, and no secret.
+    """
+    ids: dict[bytes, bytes] = {}
+    taken: set[int] = set()
+    for endpoint in endpoints:
+        number = crc32(endpoint) % ruleset.FIRST_ID
+        while number in taken:
+            number = (number + 1) % ruleset.FIRST_ID
+        taken.add(number)
+        ids[endpoint] = (ruleset.FIRST_ID + number).to_bytes(4, _ORDER)
+    return ids
+
+
+def _fill(
+    elements: dict[bytes, bytes],
+    family: FamilyName,
+    kind: NamedSet,
+    first_slot: int,
+    way: bytes,
+    groups: Mapping[int, list[bytes]],
+    held: Mapping[bytes, bytes],
+) -> None:
+    """Give every endpoint a slot, which it keeps."""
+    head = prefix(family, kind)
+    for number, group in enumerate(groups.values()):
+        first = first_slot + number * ruleset.GROUP
+        keys = [head + slot.to_bytes(4, _ORDER) + way for slot in range(first, first + len(group))]
+        new = dict.fromkeys(group)
+        stays: dict[bytes, bytes] = {}
+        for key in keys:
+            before = held.get(key)
+            if before is not None and before in new:
+                del new[before]
+                stays[key] = before
+        rest = iter(new)
+        elements.update((key, stays[key] if key in stays else next(rest)) for key in keys)
 
 
 def _way(protocol: str, route: Route) -> bytes:
@@ -145,18 +229,6 @@ def _lead(
     if route.action == "drop":
         elements[prefix(family, leads) + way] = b"drop"
         return
-    if not chain:
-        kind = "outside" if outside else "slots"
-        chain = f"{'nodeport-' if nodeport else ''}{kind}-{len(route.endpoints)}"
-        head = prefix(family, NODEPORT_ENDPOINTS if nodeport else ENDPOINTS)
-        first = OUTSIDE if outside else 0
-        kind_of_address = _AF[family]
-        for slot, backend in enumerate(route.endpoints, start=first):
-            elements[head + slot.to_bytes(4, _ORDER) + way] = (
-                inet_pton(kind_of_address, backend.address)
-                + backend.port.to_bytes(2, "big")
-                + b"\0\0"
-            )
     elements[prefix(family, leads) + way] = _goto(chain)
 
 
@@ -172,44 +244,10 @@ def _fence(elements: dict[bytes, bytes], family: FamilyName, way: bytes, route: 
         elements[head + way + ends[0] + way + ends[1]] = b""
 
 
-def _own_choice(
-    service: ServiceRoutes, port: PortRoutes, backends: tuple[Backend, ...]
-) -> EndpointChoice | None:
-    """The choice that is this Service's own; None if drawing a slot is all there is to it."""
-    if port.affinity_seconds is not None:
-        return _sticky(service, port, backends)
-    weights = scaled([backend.weight for backend in backends])
-    if len(set(weights)) == 1:
+def _clients(owner: str, port: PortRoutes) -> Clients | None:
+    if port.affinity_seconds is None:
         return None
-    targets = tuple(f"{backend.address} . {backend.port}" for backend in backends)
-    digest = _digest(port.protocol, *targets, *map(str, weights))
-    name = f"weighted-{digest}-{service.namespace}/{service.service}"
-    return Weighted(name, port.protocol.lower(), targets, weights)
-
-
-def _sticky(service: ServiceRoutes, port: PortRoutes, backends: tuple[Backend, ...]) -> Sticky:
-    """The chains of a choice with session affinity, named by what they do.
-
-    The chain of an endpoint is named by the Service port too, and so is the set of its clients:
-    whichever way a client comes in it keeps its endpoint, and other Services are unaffected.
-    """
-    seconds = port.affinity_seconds or 0
-    owner = f"{service.namespace}/{service.service}"
-    endpoints = []
-    for backend in backends:
-        address = backend.address if port.family == "IPv4" else f"[{backend.address}]"
-        target = f"{address}:{backend.port}"
-        digest = _digest(owner, port.name, port.protocol, target, str(seconds))
-        endpoints.append((f"endpoint-{digest}-{owner}", target))
-    weights = scaled([backend.weight for backend in backends])
-    drawn = () if set(weights) == {1} else map(str, weights)
-    digest = _digest(*(name for name, _ in endpoints), *drawn)
-    name = f"affinity-{digest}-{owner}"
-    return Sticky(name, port.protocol.lower(), seconds, tuple(endpoints), weights)
-
-
-def _digest(*parts: str) -> str:
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]
+    return remembering(owner, port.name, port.protocol, port.affinity_seconds)
 
 
 def packed(address: str) -> bytes:
@@ -232,7 +270,9 @@ def decode(key: bytes, data: bytes) -> tuple[FamilyName, NamedSet, str, str]:
         texts = [a if a == b else f"{a}-{b}" for a, b in zip(low, high, strict=True)]
     else:
         texts = list(_fields(family, kind, rest))
-    if kind.data == "value":
+    if kind.data == "id":
+        said = _id_text(data)
+    elif kind.data == "endpoint":
         size = 4 if family == "IPv4" else 16
         address = socket.inet_ntop(_AF[family], data[:size])
         said = f"{address} . {int.from_bytes(data[size : size + 2], 'big')}"
@@ -251,7 +291,15 @@ def _fields(family: FamilyName, kind: NamedSet, rest: bytes) -> Iterator[str]:
             continue
         part = rest[at : at + 4]
         at += 4
-        if name == "protocol":
+        if name == "id":
+            yield _id_text(part)
+        elif name == "protocol":
             yield _PROTOCOL_NAMES[part[0]]
         else:
             yield str(int.from_bytes(part, _ORDER) if name == "slot" else part[0] << 8 | part[1])
+
+
+def _id_text(part: bytes) -> str:
+    """As nft writes a packet's priority."""
+    number = int.from_bytes(part, _ORDER)
+    return f"{number >> 16:x}:{number & 0xFFFF:x}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from zonewise.proxy.tables import ruleset
-from zonewise.proxy.tables.choices import EndpointChoice
+from zonewise.proxy.tables.choices import MOST_CLIENTS, OwnChain
 from zonewise.proxy.tables.layout import decode
 from zonewise.proxy.tables.ruleset import TABLE, FamilyName
 
@@ -17,7 +17,7 @@ def whole(
     frames: Mapping[FamilyName, str],
     elements: Mapping[bytes, bytes],
     networks: Mapping[FamilyName, Mapping[str, tuple[str, ...]]],
-    choices: Iterable[tuple[FamilyName, EndpointChoice]],
+    chains: Iterable[tuple[FamilyName, OwnChain]],
 ) -> str:
     """The tables with all that is in them."""
     parts = list(frames.values())
@@ -26,9 +26,13 @@ def whole(
             if cidrs:
                 parts.append(ruleset.networks(family, name, cidrs))
     known: dict[FamilyName, set[str]] = {family: set() for family in frames}
-    for family, one in choices:
-        parts.append(one.text(family, known[family]))
-        known[family].update(one.chains)
+    for family, one in chains:
+        clients = one.clients
+        if clients is not None and clients.name not in known[family]:
+            parts.append(ruleset.clients_text(family, clients.name, clients.seconds, MOST_CLIENTS))
+            known[family].add(clients.name)
+        parts.append(one.text(family))
+        known[family].add(one.name)
     groups: dict[tuple[FamilyName, str], list[str]] = {}
     for key, data in elements.items():
         family, kind, found_by, leads_to = decode(key, data)

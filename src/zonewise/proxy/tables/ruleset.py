@@ -20,7 +20,9 @@ A packet on its way (``ip``; ``ip6`` is the same)::
     postrouting          marked, or from a pod to itself by way of a Service: masquerade
 
 With session affinity or with weights the chain is the Service's own (``choices``): ``services``
-leads to it instead of to ``slots-3``.
+leads to it instead of to ``slots-3``. With affinity a slot leads to the id of an endpoint
+(``drawn``) and the id to the endpoint (``members``). The id is what is remembered of a client: it
+leads nowhere once the endpoint is gone.
 
 An external address with a Local policy is two choices under one key. Packets from outside draw from
 slots that begin at ``OUTSIDE``; those from this node and its pods return and go on as any other.
@@ -35,14 +37,26 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from zonewise.proxy.netlink.draws import Draw
+
 TABLE = "zonewise"
-OUTSIDE = 1 << 16
-"""Slots for traffic from outside begin here; no Service has so many endpoints."""
+GROUP = 1 << 20
+"""Slots of one weight; no Service has so many endpoints."""
+OUTSIDE = 1 << 31
+"""Slots for traffic from outside begin here."""
+
+FIRST_ID, ID_MASK = 1 << 30, 3 << 30
+"""The ids of endpoints that clients are remembered by: these bits of a number say that it is one.
+
+A rule cannot use what it looked up for another look-up, except by way of the packet. Its priority
+is what a packet can carry without harm: it is for queues, of which none is before postrouting, and
+only the first packet of a connection ever comes here. An id is taken off again in postrouting.
+"""
 
 FamilyName = Literal["IPv4", "IPv6"]
 FAMILIES: tuple[FamilyName, ...] = ("IPv4", "IPv6")
 
-Field = Literal["slot", "address", "protocol", "port"]
+Field = Literal["slot", "id", "address", "protocol", "port"]
 _WAY: tuple[Field, ...] = ("address", "protocol", "port")
 _NODEPORT: tuple[Field, ...] = ("protocol", "port")
 _WAY_TEXT = "meta l4proto . th dport"
@@ -54,7 +68,7 @@ class NamedSet:
 
     name: str
     key: tuple[Field, ...]
-    data: Literal["none", "value", "verdict"] = "none"
+    data: Literal["none", "endpoint", "id", "verdict"] = "none"
     ranges: bool = False
     shared: bool = False
     """Whether several Services may want the same element."""
@@ -63,13 +77,19 @@ class NamedSet:
 SERVICES = NamedSet("services", _WAY, "verdict")
 EXTERNALS = NamedSet("externals", _WAY, "verdict")
 FROM_OUTSIDE = NamedSet("outside", _WAY, "verdict")
-ENDPOINTS = NamedSet("endpoints", ("slot", *_WAY), "value")
+ENDPOINTS = NamedSet("endpoints", ("slot", *_WAY), "endpoint")
 REFUSED = NamedSet("refused", _WAY)
 NODEPORTS = NamedSet("nodeports", _NODEPORT, "verdict")
 NODEPORT_EXTERNALS = NamedSet("nodeport-externals", _NODEPORT, "verdict")
 NODEPORT_OUTSIDE = NamedSet("nodeport-outside", _NODEPORT, "verdict")
-NODEPORT_ENDPOINTS = NamedSet("nodeport-endpoints", ("slot", *_NODEPORT), "value")
+NODEPORT_ENDPOINTS = NamedSet("nodeport-endpoints", ("slot", *_NODEPORT), "endpoint")
 NODEPORT_REFUSED = NamedSet("nodeport-refused", _NODEPORT)
+DRAWN = NamedSet("drawn", ("slot", *_WAY), "id")
+MEMBERS = NamedSet("members", ("id", *_WAY), "endpoint")
+OUTSIDE_MEMBERS = NamedSet("outside-members", ("id", *_WAY), "endpoint")
+NODEPORT_DRAWN = NamedSet("nodeport-drawn", ("slot", *_NODEPORT), "id")
+NODEPORT_MEMBERS = NamedSet("nodeport-members", ("id", *_NODEPORT), "endpoint")
+NODEPORT_OUTSIDE_MEMBERS = NamedSet("nodeport-outside-members", ("id", *_NODEPORT), "endpoint")
 CLUSTER_IPS = NamedSet("cluster-ips", ("address",), shared=True)
 HAIRPIN = NamedSet("hairpin", ("address", "address"), shared=True)
 FIREWALLED = NamedSet("firewalled", _WAY)
@@ -86,6 +106,12 @@ KINDS = (
     NODEPORT_OUTSIDE,
     NODEPORT_ENDPOINTS,
     NODEPORT_REFUSED,
+    DRAWN,
+    MEMBERS,
+    OUTSIDE_MEMBERS,
+    NODEPORT_DRAWN,
+    NODEPORT_MEMBERS,
+    NODEPORT_OUTSIDE_MEMBERS,
     CLUSTER_IPS,
     HAIRPIN,
     FIREWALLED,
@@ -141,42 +167,119 @@ def networks(family: FamilyName, name: str, cidrs: Sequence[str]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class SlotKind:
+    """A kind of slots: those of which packets, and where they are."""
+
+    name: str
+    first: int
+    endpoints: NamedSet
+    drawn: NamedSet
+    members: NamedSet
+
+    @property
+    def by_address(self) -> bool:
+        """Whether a way has an address, or is any of the node's."""
+        return "address" in self.endpoints.key
+
+
+_SLOT_KINDS = (
+    SlotKind("slots", 0, ENDPOINTS, DRAWN, MEMBERS),
+    SlotKind("outside", OUTSIDE, ENDPOINTS, DRAWN, OUTSIDE_MEMBERS),
+    SlotKind("nodeport-slots", 0, NODEPORT_ENDPOINTS, NODEPORT_DRAWN, NODEPORT_MEMBERS),
+    SlotKind(
+        "nodeport-outside", OUTSIDE, NODEPORT_ENDPOINTS, NODEPORT_DRAWN, NODEPORT_OUTSIDE_MEMBERS
+    ),
+)
+SLOT_KINDS = {kind.name: kind for kind in _SLOT_KINDS}
+
+
+@dataclass(frozen=True, slots=True)
 class Slots:
     """A chain that draws one of so many slots: the parts of its name, ``nodeport-outside-3``."""
 
     name: str
 
     @property
-    def count(self) -> int:
-        """How many there are to draw from."""
-        return int(self.name.rpartition("-")[2])
+    def kind(self) -> SlotKind:
+        """Which slots it draws from."""
+        return SLOT_KINDS[self.name.rpartition("-")[0]]
 
     @property
-    def counts(self) -> tuple[int, ...]:
-        """How many each of its rules draws from."""
-        return (1,) if self.count == 1 else (self.count, 1)
-
-    @property
-    def first(self) -> int:
-        """The lowest slot."""
-        return OUTSIDE if "outside-" in self.name else 0
-
-    @property
-    def found(self) -> NamedSet:
-        """Where a slot is looked up."""
-        return NODEPORT_ENDPOINTS if self.name.startswith("nodeport-") else ENDPOINTS
+    def draws(self) -> tuple[Draw, ...]:
+        """What each of its rules draws."""
+        count, first = int(self.name.rpartition("-")[2]), self.kind.first
+        fallback = Draw(1, first)
+        return (fallback,) if count == 1 else (Draw(count, first), fallback)
 
     def text(self, family: FamilyName) -> str:
         """It for ``nft -f``."""
-        kind = self.found
-        offset = f" offset {self.first}" if self.first else ""
-        way = _WAY_TEXT if kind is NODEPORT_ENDPOINTS else _way(family)
-        word = protocol_word(family)
-        rules = (
-            f"dnat {word} to numgen random mod {count}{offset} . {way} map @{kind.name}"
-            for count in self.counts
-        )
+        rules = (draw_text(family, self.kind, draw) for draw in self.draws)
         return chain_text(family, self.name, rules)
+
+
+def draw_text(family: FamilyName, kind: SlotKind, draw: Draw) -> str:
+    """The rule of a draw."""
+    to = f"{_drawn(family, kind, draw)} map @{kind.endpoints.name}"
+    return f"{_at_times(draw)}dnat {protocol_word(family)} to {to}"
+
+
+def recall_text(family: FamilyName, kind: SlotKind, clients: str) -> str:
+    """The rule that leads a client where it went before, if that is still a member."""
+    stored = _stored(family, "update", clients)
+    return f"{_recalled(family, clients)} {stored} {_to_member(family, kind)}"
+
+
+def forget_text(family: FamilyName, clients: str) -> str:
+    """The rule that forgets a client; the kernel wants to be told of what, and does not look."""
+    return _stored(family, "delete", clients)
+
+
+def member_text(family: FamilyName, kind: SlotKind, draw: Draw, clients: str = "") -> str:
+    """The rule of a draw where clients are remembered; it remembers, if it says where.
+
+    Of two connections at the same time one is the first, and the other follows it.
+    """
+    parts = [
+        f"{_at_times(draw)}meta priority set {_drawn(family, kind, draw)} map @{kind.drawn.name}"
+    ]
+    if clients:
+        parts += [_stored(family, "update", clients), _recalled(family, clients)]
+    return " ".join((*parts, _to_member(family, kind)))
+
+
+def clients_text(family: FamilyName, name: str, seconds: int, most: int) -> str:
+    """A map of clients for ``nft -f``."""
+    address = "ipv4_addr" if family == "IPv4" else "ipv6_addr"
+    return (
+        f"add map {protocol_word(family)} {TABLE} {name} {{ type {address} : classid;"
+        f" flags dynamic,timeout; timeout {seconds}s; size {most}; }}\n"
+    )
+
+
+def _at_times(draw: Draw) -> str:
+    return f"numgen random mod {draw.of} < {draw.below} " if draw.of else ""
+
+
+def _drawn(family: FamilyName, kind: SlotKind, draw: Draw) -> str:
+    offset = f" offset {draw.first}" if draw.first else ""
+    return f"numgen random mod {draw.count}{offset} . {_way_of(family, kind.endpoints)}"
+
+
+def _to_member(family: FamilyName, kind: SlotKind) -> str:
+    found = f"meta priority . {_way_of(family, kind.members)} map @{kind.members.name}"
+    return f"dnat {protocol_word(family)} to {found}"
+
+
+def _recalled(family: FamilyName, clients: str) -> str:
+    return f"meta priority set {protocol_word(family)} saddr map @{clients}"
+
+
+def _stored(family: FamilyName, operation: str, clients: str) -> str:
+    return f"{operation} @{clients} {{ {protocol_word(family)} saddr : meta priority }}"
+
+
+def _way_of(family: FamilyName, kind: NamedSet) -> str:
+    return _way(family) if "address" in kind.key else _WAY_TEXT
 
 
 def protocol_word(family: FamilyName) -> str:
@@ -186,11 +289,11 @@ def protocol_word(family: FamilyName) -> str:
 
 def declaration(family: FamilyName, kind: NamedSet) -> str:
     """A set or map as nft declares it."""
-    if "slot" in kind.key:
-        way = _WAY_TEXT if kind.key[1] == "protocol" else _way(family)
-        word = protocol_word(family)
-        fields = f"typeof numgen random mod 2 . {way} : {word} daddr . th dport"
-        return f"map {kind.name} {{ {fields}; }}"
+    if kind.key[0] in ("slot", "id"):
+        head = "numgen random mod 2" if kind.key[0] == "slot" else "meta priority"
+        endpoint = f"{protocol_word(family)} daddr . th dport"
+        leads_to = "meta priority" if kind.data == "id" else endpoint
+        return f"map {kind.name} {{ typeof {head} . {_way_of(family, kind)} : {leads_to}; }}"
     address = "ipv4_addr" if family == "IPv4" else "ipv6_addr"
     types = {"address": address, "protocol": "inet_proto", "port": "inet_service"}
     fields = " . ".join(types[field] for field in kind.key)
@@ -291,6 +394,7 @@ def _frame(family: FamilyName, settings: FrameSettings) -> Iterator[str]:
     yield chain(
         "nat-postrouting",
         "type nat hook postrouting priority 100; policy accept;",
+        f"meta priority & {ID_MASK:#x} == {FIRST_ID:#x} meta priority set 0",
         f"meta mark & {mark:#x} != 0 meta mark set meta mark ^ {mark:#x} masquerade fully-random",
         f"ct status dnat {word} saddr . {word} daddr @hairpin masquerade fully-random",
     )

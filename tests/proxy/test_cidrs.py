@@ -1,0 +1,61 @@
+"""Which texts of objects become networks in the kernel, and how they are written."""
+
+from __future__ import annotations
+
+import pytest
+
+from zonewise.api import convert
+from zonewise.api.objects.core import Node
+from zonewise.proxy.objects import ServiceCIDR
+from zonewise.proxy.preview import preview
+from zonewise.proxy.settings import ProxySettings
+from zonewise.proxy.tables.cidrs import merged
+from zonewise.traffic.routes import NodeRoutes
+
+HOSTILE = (
+    "2001:db8::%x } ; flush ruleset ; add set ip6 zonewise x { /64",
+    "fe80::1%eth0/64",
+    "fe80::1%eth0",
+    "10.0.0.0/8 }\nflush ruleset",
+    "10.0.0.0/8/8",
+    "10.0.0.0/255.0.0.0",
+    "10.0.0.0/٨",
+    "0x0a.0.0.0/8",
+    "",
+    "/",
+)
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_what_is_no_network_is_left_out(text: str) -> None:
+    """A text with anything but an address and a length, a zone above all, is no network."""
+    assert merged("IPv4", [text]) == merged("IPv6", [text]) == ()
+
+
+def test_every_spelling_is_written_in_one_way() -> None:
+    """Leading zeros, host bits and mapped addresses are read as Kubernetes reads them."""
+    texts = ["010.001.0.0/16", "10.1.2.3/16", "::ffff:10.9.0.1", " 192.0.2.1 ", "2001:DB8::1/64"]
+    assert [str(one) for one in merged("IPv4", texts)] == [
+        "10.1.0.0/16",
+        "10.9.0.1/32",
+        "192.0.2.1/32",
+    ]
+    assert [str(one) for one in merged("IPv6", texts)] == ["2001:db8::/64"]
+
+
+def test_no_text_of_an_object_is_read_as_a_rule() -> None:
+    """ServiceCIDRs, networks of pods and addresses of a node reach nft as networks or not at all."""
+    cidrs = convert(ServiceCIDR, {"metadata": {"name": "x"}, "spec": {"cidrs": list(HOSTILE)}})
+    node = convert(
+        Node,
+        {
+            "metadata": {"name": "n1"},
+            "spec": {"podCIDRs": ["10.244.0.0/24", *HOSTILE]},
+            "status": {"addresses": [{"type": "InternalIP", "address": one} for one in HOSTILE]},
+        },
+    )
+    settings = ProxySettings(node_name="n1", detect_local_mode="NodeCIDR")
+    text = preview(NodeRoutes(node="n1", zone=""), node, [cidrs], settings)
+    assert "flush ruleset" not in text
+    assert "%" not in text
+    assert "add element ip zonewise pods { 10.244.0.0/24 }" in text
