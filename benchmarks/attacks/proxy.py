@@ -15,11 +15,11 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from tests.netns.spaces import inside, ip, space
+from tests.netns.spaces import inside, space
 
 from benchmarks.table import Row, Table
 from zonewise.api.errors import ZonewiseError
@@ -30,7 +30,7 @@ from zonewise.proxy.netlink.nftables import IPV4, SetForm
 from zonewise.runtime import Client, HttpsTransport, load_config
 
 LARGE = 15_000
-PER_SLICE = 1000
+PER_SLICE = 100
 CHANGES = 10
 PATIENCE = 120.0
 
@@ -41,9 +41,9 @@ NODE = unstructured(Resource("", "v1", "Node", "nodes", namespaced=False))
 
 def attack() -> Iterator[Table]:
     """A quiet Service alone, and beside the large one."""
-    with tempfile.TemporaryDirectory() as folder, space(f"zwattack{os.getpid()}") as home:
-        ip("-n", home, "link", "set", "lo", "up")
-        alone, beside = asyncio.run(_measure(Path(folder), home))
+    name = f"zwattack{os.getpid()}"
+    with tempfile.TemporaryDirectory() as folder, space(name) as home, inside(home):
+        alone, beside = asyncio.run(_measure(Path(folder)))
     for title, of in (("median", statistics.median), ("slowest", max)):
         yield Table(
             title=f"A change of a quiet Service, to the kernel, {title}",
@@ -60,30 +60,26 @@ def attack() -> Iterator[Table]:
         )
 
 
-async def _measure(folder: Path, home: str) -> tuple[list[float], list[float]]:
+async def _measure(folder: Path) -> tuple[list[float], list[float]]:
     kubeconfig = folder / "data" / "kubeconfig"
     words = ("up", "--api-only", "--listen", "127.0.0.1:6443", "--data", str(folder / "data"))
-    with _program(home, folder, *words):
-        while not kubeconfig.exists():
-            await asyncio.sleep(0.1)
-        with inside(home):
-            client = Client(HttpsTransport(load_config(kubeconfig)))
-            link = NetlinkSocket()
-        async with client:
-            with link:
-                return await _both(client, link, home, folder, kubeconfig)
+    with _program(folder, *words):
+        await _ready(kubeconfig)
+        async with Client(HttpsTransport(load_config(kubeconfig))) as client:
+            with NetlinkSocket() as link:
+                return await _both(client, link, folder, kubeconfig)
 
 
 async def _both(
-    client: Client, link: NetlinkSocket, home: str, folder: Path, kubeconfig: Path
+    client: Client, link: NetlinkSocket, folder: Path, kubeconfig: Path
 ) -> tuple[list[float], list[float]]:
-    await _ready(client)
     await client.create(NODE({"metadata": {"name": "n1"}}))
     await _service(client, "quiet", {})
     words = ("proxy", "--node-name", "n1", "--kubeconfig", str(kubeconfig))
     quiet = ("--healthz-bind-address", "", "--metrics-bind-address", "")
-    with _program(home, folder, *words, *quiet):
-        alone = [await _change(client, link, turn) for turn in range(CHANGES)]
+    with _program(folder, *words, *quiet):
+        await _change(client, link, 0)
+        alone = [await _change(client, link, turn) for turn in range(1, CHANGES)]
         await _service(client, "large", {"sessionAffinity": "ClientIP"})
         for number in range(LARGE // PER_SLICE):
             await _write(
@@ -156,30 +152,30 @@ async def _write(client: Client, name: str, number: int, ends: Any) -> None:
     await client.apply(SLICE, f"{name}-{number}", "default", body, force=True)
 
 
-async def _ready(client: Client) -> None:
-    while True:
+async def _ready(kubeconfig: Path) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
         with suppress(ZonewiseError, OSError):
-            await client.list(SERVICE, limit=1)
-            return
+            async with Client(HttpsTransport(load_config(kubeconfig))) as client:
+                await client.list(SERVICE, limit=1)
+                return
         await asyncio.sleep(0.2)
+    raise TimeoutError("the API server does not answer")
 
 
-class _program:
-    """``zonewise`` in a namespace, until the end."""
-
-    def __init__(self, home: str, folder: Path, *words: str) -> None:
-        path = f"{os.environ['PATH']}:/usr/sbin:/sbin"
-        with inside(home), (folder / f"{words[0]}.log").open("wb") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "zonewise", *words],
-                stdout=log,
-                stderr=log,
-                env=os.environ | {"PATH": path},
-            )
-
-    def __enter__(self) -> None:
-        return
-
-    def __exit__(self, *_: object) -> None:
-        self._process.kill()
-        self._process.wait()
+@contextmanager
+def _program(folder: Path, *words: str) -> Iterator[None]:
+    """Run ``zonewise`` until the end."""
+    path = f"{os.environ['PATH']}:/usr/sbin:/sbin"
+    with (folder / f"{words[0]}.log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "zonewise", *words],
+            stdout=log,
+            stderr=log,
+            env=os.environ | {"PATH": path},
+        )
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()

@@ -44,7 +44,7 @@ def test_every_spelling_is_written_in_one_way() -> None:
 
 
 def test_no_text_of_an_object_is_read_as_a_rule() -> None:
-    """ServiceCIDRs, networks of pods and addresses of a node reach nft as networks or not at all."""
+    """ServiceCIDRs, networks of pods and a node's addresses reach nft as networks or not at all."""
     cidrs = convert(ServiceCIDR, {"metadata": {"name": "x"}, "spec": {"cidrs": list(HOSTILE)}})
     node = convert(
         Node,
