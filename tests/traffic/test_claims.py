@@ -182,10 +182,9 @@ def test_an_external_ip_takes_no_load_balancer_address(spelling: str) -> None:
 
 def test_a_load_balancer_address_of_ipv6_has_many_spellings() -> None:
     """One address is one way, by whatever text."""
-    six = {"ipFamilies": ["IPv6"]}
     made = routes(
-        service("a", "fd96::1", externalIPs=["2001:DB8:0:0::7"], **six),
-        service("b", "fd96::2", vips=("2001:db8::0007",), **six),
+        service("a", "fd96::1", externalIPs=["2001:DB8:0:0::7"]),
+        service("b", "fd96::2", vips=("2001:db8::0007",)),
     )
     assert external(made) == [("b", "LoadBalancer", "2001:db8::7", 80)]
 

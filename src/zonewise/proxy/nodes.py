@@ -12,10 +12,8 @@ import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 
-from zonewise.api.meta import Object
 from zonewise.proxy.objects import NodeMetadata, NodeWithAddresses
 from zonewise.runtime.cache.cache import Cache
-from zonewise.runtime.cache.reflector import Reflector
 from zonewise.traffic.routes import parse_address
 
 
@@ -52,7 +50,7 @@ class OtherNodes:
             reflector = self._cache.reflector(NodeMetadata)
             self._labels_listed = reflector.synced
             self._listening.append(reflector.store.on_change(self._labels_changed))
-            self._once_listed(reflector, self._relabelled)
+            self._once(reflector.synced, self._relabelled)
 
     def need_addresses(self) -> None:
         """Follow addresses from now on."""
@@ -60,7 +58,7 @@ class OtherNodes:
             reflector = self._cache.reflector(NodeWithAddresses)
             self._addresses_listed = reflector.synced
             self._listening.append(reflector.store.on_change(self._addresses_changed))
-            self._once_listed(reflector, lambda: self._readdressed(None))
+            self._once(reflector.synced, lambda: self._readdressed(None))
 
     @property
     def labels_missing(self) -> bool:
@@ -87,9 +85,9 @@ class OtherNodes:
             with suppress(asyncio.CancelledError):
                 await task
 
-    def _once_listed(self, reflector: Reflector[Object], call: Callable[[], None]) -> None:
+    def _once(self, listed: asyncio.Event, call: Callable[[], None]) -> None:
         async def wait() -> None:
-            await reflector.synced.wait()
+            await listed.wait()
             call()
 
         self._tasks.append(asyncio.create_task(wait()))

@@ -368,7 +368,9 @@ def _slots(family: FamilyName, slots: ruleset.Slots) -> list[nftables.NetlinkMes
 
 
 def _own_chain(family: FamilyName, one: OwnChain) -> list[nftables.NetlinkMessage]:
-    kind, clients = one.kind, one.clients
+    kind, memory = one.kind, None
+    if one.clients is not None:
+        memory = Memory(one.clients.name, kind.drawn.name, kind.members.name)
     return draw_chain(
         _FAMILY[family],
         TABLE,
@@ -376,7 +378,7 @@ def _own_chain(family: FamilyName, one: OwnChain) -> list[nftables.NetlinkMessag
         kind.endpoints.name,
         draws=one.draws,
         by_address=kind.by_address,
-        memory=clients and Memory(clients.name, kind.drawn.name, kind.members.name),
+        memory=memory,
     )
 
 
