@@ -288,3 +288,12 @@ def test_help_breaks_no_word(capsys: Capture) -> None:
     assert usage.endswith(" explain [OPTIONS] WHAT [NAME]")
     words = text.split()
     assert {"services,", "budgets,", "pods,", "name,", "volume"} <= set(words)
+
+
+@pytest.mark.parametrize("word", ["service/web", "svc/web", "services/web", "Service/web"])
+def test_type_and_name_in_one_word(word: str, dump: Path, capsys: Capture) -> None:
+    """An object may be written as kubectl prints it."""
+    assert here(capsys, "explain", word, "-f", dump).out == HINTED
+    both = here(capsys, "explain", word, "api", "-f", dump)
+    assert (both.code, both.out) == (2, "")
+    assert "there are two names, web and api" in both.sentence()

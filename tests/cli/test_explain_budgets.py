@@ -378,3 +378,22 @@ def test_a_pod_that_may_go_names_its_budgets(tmp_path: Path, capsys: Capture) ->
     assert shown == (
         "Pod shop/db-0 may be disrupted now: the PodDisruptionBudgets that cover it agree.\n"
     )
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("pdb", "app-pdb"),
+        ("pdb/app-pdb",),
+        ("poddisruptionbudget.policy/app-pdb",),
+        ("poddisruptionbudgets", "app-pdb"),
+    ],
+)
+def test_a_budget_by_its_kind(words: tuple[str, ...], story: str, capsys: Capture) -> None:
+    """kubectl's words for the kinds of budgets mean budgets of that kind."""
+    shown = here(capsys, "explain", "budget", "app-pdb", "-n", "shop", "-f", story)
+    assert here(capsys, "explain", *words, "-n", "shop", "-f", story) == shown
+    other = here(capsys, "explain", "tdb", "app-pdb", "-n", "shop", "-f", story)
+    assert other.code == 1
+    assert "app-pdb" in here(capsys, "explain", "pdb", "-A", "-f", story).out
+    assert "app-pdb" not in here(capsys, "explain", "tdb", "-A", "-f", story).out

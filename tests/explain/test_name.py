@@ -129,3 +129,25 @@ def test_hints_for_other_nodes_say_which_node_is_meant(
     assert (
         said in here(capsys, "explain", "name", "db.shop.svc", "--client", client, "-f", path).out
     )
+
+
+def test_a_short_name_is_looked_up_as_in_the_pod(
+    tmp_path_factory: pytest.TempPathFactory, capsys: Capture
+) -> None:
+    """The search path of the pod's namespace is tried first; a whole name is as it is written."""
+    path = tmp_path_factory.mktemp("dump") / "dump.yaml"
+    near = service("db", "front", clusterIP="10.96.0.8", ports=[port("http", 80)])
+    path.write_text(dump(*cluster(), near))
+    client = ("--client", "front/web-0", "-f", str(path))
+    for name, meant in (
+        ("db", "db.front.svc"),
+        ("db.shop", "db.shop.svc"),
+        ("db.shop.svc", "db.shop.svc"),
+        ("db.front.svc.cluster.local", "db.front.svc"),
+    ):
+        found = here(capsys, "explain", "name", name, *client)
+        assert found.code == 0, name
+        assert found.out.startswith(f"{meant}.cluster.local for pod front/web-0 ")
+    lost = here(capsys, "explain", "name", "nope", *client)
+    assert lost.code == 1
+    assert "there is no Service nope in namespace front" in lost.out

@@ -9,7 +9,8 @@ from rich.console import Console
 
 from zonewise.api import Node, Pod, Service
 from zonewise.api.objects.discovery import EndpointSlice
-from zonewise.cli.local.overview import service_table, zone_table
+from zonewise.cli.local.overview import service_table, worst_first, zone_table
+from zonewise.cli.status import _tables
 from zonewise.explain.status import Overview, ServiceTraffic, overview
 
 
@@ -135,3 +136,31 @@ def test_a_narrow_terminal_still_shows_the_numbers() -> None:
         console.print(service_table(page()))
     rows = captured.get().splitlines()[1:]
     assert [row.split()[-3:] for row in rows] == [["0", "–", "–"], ["1", "75%", "10%"]]
+
+
+def test_the_worst_services_are_first_and_a_pipe_gets_all() -> None:
+    """Unanswered requests come before those that leave their zone; unmeasured Services are last."""
+    names = {"fine": (0.0, 1.0), "far": (0.0, 0.1), "lost": (0.9, 1.0), "unknown": None}
+    found = overview(
+        nodes=[],
+        pods=[],
+        services=[service(name) for name in names],
+        slices=[],
+        seen={
+            ("n", name): ServiceTraffic(requests=1, failed=numbers[0], in_zone=numbers[1])
+            for name, numbers in names.items()
+            if numbers
+        },
+    )
+    assert [one.name for one in worst_first(found).services] == ["lost", "far", "fine", "unknown"]
+    many = overview(
+        nodes=[],
+        pods=[],
+        services=[service(f"s{number:02}") for number in range(30)],
+        slices=[],
+        seen={},
+    )
+    console = Console(width=100, color_system=None, force_terminal=False)
+    with console.capture() as captured:
+        console.print(_tables(many, cut=False))
+    assert captured.get().count("n/s") == 30

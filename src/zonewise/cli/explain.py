@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from zonewise.cli.program.cluster_completion import completes, objects
 from zonewise.cli.program.command import Command
 from zonewise.cli.program.dump_kinds import lacking
 from zonewise.cli.program.hint_options import Deciding, decision_options
@@ -32,11 +33,68 @@ if TYPE_CHECKING:
 
 _ONE = ("service", "svc")
 _MANY = ("services", "svcs")
-_DISRUPTION = ("budget", "budgets", "pod", "pods")
+_DISRUPTION = ("budget", "budgets", "pod", "pods", "pdb", "tdb")
 _NAME = "name"
 _NAMED = 3
 """How many Services a note names."""
 _VOLUMES = {"volume": "volume", "pv": "volume", "pvc": "pvc"}
+_WORDS = (*_ONE, *_MANY, *_DISRUPTION, _NAME, *_VOLUMES)
+_ALSO = {
+    "po": "pod",
+    "poddisruptionbudget": "pdb",
+    "poddisruptionbudgets": "pdb",
+    "topologydisruptionbudget": "tdb",
+    "topologydisruptionbudgets": "tdb",
+    "persistentvolume": "pv",
+    "persistentvolumes": "pv",
+    "persistentvolumeclaim": "pvc",
+    "persistentvolumeclaims": "pvc",
+}
+"""kubectl's other names for them."""
+_GROUPS = ("", "policy", "zonewise.io")
+_SINGLE = {"services": "service", "svcs": "service", "budgets": "budget", "pods": "pod"}
+
+
+class _What(click.Choice[str]):
+    """What to explain; ``TYPE/NAME``, as kubectl prints objects, has both words in one."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The word that is used here, and the name, if there is one."""
+        word, slash, name = str(value).partition("/")
+        kind, _, group = word.lower().partition(".")
+        if group in _GROUPS:
+            word = _ALSO.get(kind, kind)
+        found = super().convert(word, param, ctx)
+        return f"{_SINGLE.get(found, found)}/{name}" if slash else found
+
+
+def _names(ctx: click.Context, _incomplete: str) -> list[str]:
+    """The names that may follow a word."""
+    from zonewise.api import (
+        PersistentVolume,
+        PersistentVolumeClaim,
+        Pod,
+        PodDisruptionBudget,
+        Service,
+        TopologyDisruptionBudget,
+    )
+
+    kinds: dict[str, tuple[type[Any], ...]] = {
+        **dict.fromkeys(_ONE, (Service,)),
+        "pod": (Pod,),
+        "budget": (PodDisruptionBudget, TopologyDisruptionBudget),
+        "pdb": (PodDisruptionBudget,),
+        "tdb": (TopologyDisruptionBudget,),
+        "pvc": (PersistentVolumeClaim,),
+        **dict.fromkeys(("pv", "volume"), (PersistentVolume,)),
+    }
+    return objects(ctx, *kinds.get(str(ctx.params.get("what")), ()))
+
+
+def _clients(ctx: click.Context, _incomplete: str) -> list[str]:
+    from zonewise.api import Pod
+
+    return objects(ctx, Pod, everywhere=True)
 
 
 @click.command(
@@ -55,11 +113,14 @@ _VOLUMES = {"volume": "volume", "pv": "volume", "pvc": "pvc"}
 @click.argument(
     "what",
     metavar="WHAT",
-    type=click.Choice([*_ONE, *_MANY, *_DISRUPTION, _NAME, *_VOLUMES]),
+    type=_What(_WORDS),
 )
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=completes(_names))
 @click.option(
-    "--client", metavar="NAMESPACE/POD", help="For a name: the client, a pod or an address."
+    "--client",
+    metavar="NAMESPACE/POD",
+    shell_complete=completes(_clients),
+    help="For a name: the client, a pod or an address.",
 )
 @click.option(
     "--cluster-domain",
@@ -85,7 +146,8 @@ def command(
 ) -> int:
     """Tell why traffic stays in its zone, what budgets allow, what names mean, where volumes are.
 
-    WHAT is service, services, budget, budgets, pod, pods, name, volume or pvc.
+    WHAT is service, services, budget, budgets, pod, pods, pdb, tdb, name, volume or pvc. TYPE/NAME
+    works as with kubectl: 'explain service/web', 'explain pdb/web'.
 
     'explain service NAME' is one Service in full: the verdict, its zones, its endpoints, and what
     would help. 'explain services' is a line for each.
@@ -94,7 +156,8 @@ def command(
     pod may be disrupted and which budgets do not agree.
 
     'explain name NAME --client NAMESPACE/POD' is what the name server tells that pod: which rule
-    and which key chose, and why others were left out.
+    and which key chose, and why others were left out. A short name is looked up as in the pod, by
+    the search path of its namespace.
 
     'explain pvc NAME' and 'explain volume NAME' tell which pool a volume was cut from, from where
     it can be used, why, and what would help a claim that has none.
@@ -104,6 +167,11 @@ def command(
     """
     from zonewise.explain import DEFAULT_NAMESPACE, ReportSettings
 
+    what, slash, written = what.partition("/")
+    if slash:
+        if name:
+            raise click.UsageError(f"there are two names, {written} and {name}; give one of them")
+        name = written
     if what == _NAME:
         from zonewise.cli.program.explain_name import print_name
 

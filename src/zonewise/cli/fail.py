@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from zonewise.cli.local.outage import change, key_option
+from zonewise.cli.local.outage import change, complete_names, key_option
 from zonewise.cli.program.command import Command
 from zonewise.cli.program.options import Options
 
@@ -19,7 +19,7 @@ from zonewise.cli.program.options import Options
     ),
 )
 @click.argument("kind", metavar="zone|rack|node", type=click.Choice(["zone", "rack", "node"]))
-@click.argument("names", metavar="NAME...", nargs=-1)
+@click.argument("names", metavar="NAME...", nargs=-1, shell_complete=complete_names)
 @key_option
 @click.pass_obj
 def command(options: Options, kind: str, names: tuple[str, ...], key: str | None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from zonewise.cli.local.outage import EVERYTHING, change, key_option
+from zonewise.cli.local.outage import EVERYTHING, change, complete_names, key_option
 from zonewise.cli.program.command import Command
 from zonewise.cli.program.options import Options
 
@@ -23,7 +23,7 @@ from zonewise.cli.program.options import Options
     metavar="zone|rack|node|all",
     type=click.Choice(["zone", "rack", "node", EVERYTHING]),
 )
-@click.argument("names", metavar="NAME...", nargs=-1)
+@click.argument("names", metavar="NAME...", nargs=-1, shell_complete=complete_names)
 @key_option
 @click.pass_obj
 def command(options: Options, kind: str, names: tuple[str, ...], key: str | None) -> None:

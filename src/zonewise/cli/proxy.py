@@ -19,6 +19,7 @@ import click
 
 from zonewise.api.errors import NotFound, Status
 from zonewise.cli.program import interrupts
+from zonewise.cli.program.cluster_completion import completes, objects
 from zonewise.cli.program.command import Command
 from zonewise.cli.program.dump_kinds import lacking
 from zonewise.cli.program.options import (
@@ -37,6 +38,12 @@ if TYPE_CHECKING:
     from zonewise.traffic import NodeRoutes, RouteSettings
 
 
+def _node_names(ctx: click.Context, _incomplete: str) -> list[str]:
+    from zonewise.api import Node
+
+    return objects(ctx, Node)
+
+
 @click.command(
     "proxy",
     cls=Command,
@@ -53,7 +60,12 @@ if TYPE_CHECKING:
 @click.option("--cleanup", is_flag=True, help="Remove every rule this program wrote, and end.")
 @click.option("--init-only", is_flag=True, help="Do what needs root at the start, and end.")
 @serving_options
-@click.option("--node-name", metavar="NAME", help="The node whose packets are meant.")
+@click.option(
+    "--node-name",
+    metavar="NAME",
+    shell_complete=completes(_node_names),
+    help="The node whose packets are meant.",
+)
 @click.option(
     "--service-proxy-name",
     metavar="NAME",

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from zonewise.runtime.client.client import Client
 
 _PAUSE = 1.0
+_SHOWN = 20
+"""How many Services a terminal shows."""
 
 
 @click.command(
@@ -45,7 +47,8 @@ def command(options: Options, watch: bool, output: str | None) -> None:
     """Show a cluster on one page: its zones, and how much traffic stays in its zone.
 
     It is of all namespaces: -n has no effect. The in-zone numbers are those of the simulated
-    clients of 'zonewise up', over the last minute.
+    clients of 'zonewise up', over the last minute. Services that need attention are first; a
+    terminal shows 20, a file or a pipe gets all.
     """
     without_namespace(options, "the page is of all namespaces")
     interrupts.run(_watch(options, output) if watch else _once(options, output))
@@ -150,15 +153,18 @@ def _print(page: Overview, output: str | None, *, whole: bool = True) -> None:
     if is_plain(output):
         click.echo(rendered(page, output, following=not whole))
     else:
-        console().print(_tables(page))
+        screen = console()
+        screen.print(_tables(page, cut=screen.is_terminal))
 
 
-def _tables(page: Overview) -> Group:
+def _tables(page: Overview, *, cut: bool = True) -> Group:
+    """The page; a terminal shows as many Services as fit, and which ones need attention."""
     from rich.console import Group
 
-    from zonewise.cli.local.overview import service_table, zone_table
+    from zonewise.cli.local.overview import service_table, worst_first, zone_table
 
     parts: list[Any] = [zone_table(page), ""]
     if page.services:
-        parts += [service_table(page), ""]
+        most = _SHOWN if cut else None
+        parts += [service_table(worst_first(page), most=most), ""]
     return Group(*parts)

@@ -15,6 +15,7 @@ import click
 
 from zonewise.api.errors import Forbidden, NotFound, Status
 from zonewise.cli.program import interrupts
+from zonewise.cli.program.cluster_completion import completes
 from zonewise.cli.program.options import Options
 
 if TYPE_CHECKING:
@@ -30,6 +31,25 @@ _NAMED = 10
 key_option = click.option(
     "--key", metavar="LABEL", help=f"The node label that names racks. Default: {RACK_KEY}."
 )
+
+
+def _names(ctx: click.Context, _incomplete: str) -> list[str]:
+    """What can be failed or healed, of the kind that was chosen."""
+    from zonewise.api import Node
+    from zonewise.cli.program.cluster_completion import objects, places
+    from zonewise.topology import ZONE_LABEL
+
+    match ctx.params.get("kind"):
+        case "zone":
+            return places(ctx, ZONE_LABEL)
+        case "rack":
+            return places(ctx, ctx.params.get("key") or RACK_KEY)
+        case "node":
+            return objects(ctx, Node)
+    return []
+
+
+complete_names = completes(_names)
 
 
 class OutageTarget(NamedTuple):

@@ -12,6 +12,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from zonewise.api.values.printable import visible
 from zonewise.cli.program.screen import cell
 from zonewise.explain.status import Overview
@@ -44,9 +46,19 @@ def zone_table(page: Overview) -> Table:
     return table
 
 
-def service_table(page: Overview, *, most: int = 20) -> Table:
-    """The Services, one line each, in the order of their names."""
+def worst_first(page: Overview) -> Overview:
+    """The same page with the Services that need attention first: unanswered, then out of zone."""
+    ordered = sorted(
+        page.services,
+        key=lambda one: (-(one.failed or 0), 2 if one.in_zone is None else one.in_zone),
+    )
+    return msgspec.structs.replace(page, services=tuple(ordered))
+
+
+def service_table(page: Overview, *, most: int | None = 20) -> Table:
+    """The Services, one line each, in the order of the page; all of them if ``most`` is None."""
     table = _table("SERVICE", "MODE", "ENDPOINTS", "IN-ZONE", "UNANSWERED")
+    most = len(page.services) if most is None else most
     for route in page.services[:most]:
         table.add_row(
             cell(f"{route.namespace}/{route.name}"),

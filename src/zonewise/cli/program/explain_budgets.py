@@ -51,6 +51,9 @@ def explain(
     """Print what is requested."""
     from zonewise.explain import DEFAULT_NAMESPACE
 
+    kind = what if what in ("pdb", "tdb") else ""
+    if kind:
+        what, name = ("budget", f"{kind}/{name}") if name else ("budgets", None)
     one = what.removesuffix("s")
     if what == one and not name:
         raise click.UsageError(f"which {one}? give its name")
@@ -67,7 +70,7 @@ def explain(
         report = _found(sources, one, name, namespace, None if files else options)
         _print_one(report, sources[0].file, output)
     else:
-        _print_many(sources, one, None if all_namespaces else namespace, output)
+        _print_many(sources, one, kind, None if all_namespaces else namespace, output)
 
 
 def _dumped(files: Sequence[str], what: str) -> list[_Source]:
@@ -277,7 +280,7 @@ def _print_one(report: BudgetReport | PodReport, file: str, output: str | None) 
 
 
 def _print_many(
-    sources: Sequence[_Source], what: str, namespace: str | None, output: str | None
+    sources: Sequence[_Source], what: str, kind: str, namespace: str | None, output: str | None
 ) -> None:
     from zonewise.explain import disruptions_page
 
@@ -285,6 +288,7 @@ def _print_many(
         (source.file, report)
         for source in sources
         for report in _reports(source.cluster, what, namespace)
+        if kind in ("", _short(report))
     ]
     if not is_plain(output):
         place = f"namespace {namespace}" if namespace else "any namespace"

@@ -65,22 +65,44 @@ def _report(snapshot: Snapshot, name: str, client: str | None, domain: str) -> N
     from zonewise.explain.name import explain_name
     from zonewise.traffic.slices import services_of
 
-    bare = name.strip().rstrip(".").lower()
-    suffix = "." + domain.strip(".").lower()
-    labels = bare.removesuffix(suffix).split(".")
-    if labels[-1] != "svc" and not bare.endswith(suffix):
-        labels.append("svc")
-    service, part, *_ = _kinds()
-    key = (labels[-2], labels[-3]) if len(labels) >= 3 else ("", "")
     locators = _locators(snapshot)
-    return explain_name(
-        f"{'.'.join(labels)}{suffix}",
-        labels,
-        _client(client, locators, snapshot),
-        services=snapshot.all(service),
-        slices=[piece for piece in snapshot.all(part) if key in services_of(piece)],
-        locators=locators,
-    )
+    who = _client(client, locators, snapshot)
+    service, part, *_ = _kinds()
+    ending = domain.strip(".").lower()
+
+    def report(labels: Sequence[str]) -> NameReport:
+        key = (labels[-2], labels[-3]) if len(labels) >= 3 else ("", "")
+        return explain_name(
+            ".".join((*labels, ending)),
+            labels,
+            who,
+            services=snapshot.all(service),
+            slices=[piece for piece in snapshot.all(part) if key in services_of(piece)],
+            locators=locators,
+        )
+
+    searched, plain = _candidates(name, ending, who.pod.partition("/")[0])
+    for labels in searched:
+        if (found := report(labels)).code != "NXDOMAIN":
+            return found
+    return report(plain)
+
+
+def _candidates(name: str, domain: str, namespace: str) -> tuple[list[list[str]], list[str]]:
+    """The names that are tried, by their labels left of the domain, and the one that is meant else.
+
+    A resolver in a pod appends its search path, the pod's namespace first, unless the name is
+    whole: written with the cluster's domain, or with a dot at its end.
+    """
+    text = name.strip().lower()
+    bare = text.rstrip(".")
+    labels = bare.removesuffix(f".{domain}").split(".")
+    whole = bare.endswith(f".{domain}")
+    plain = labels if whole or labels[-1] == "svc" else [*labels, "svc"]
+    if whole or text.endswith(".") or not namespace:
+        return [], plain
+    searched = [[*labels, namespace, "svc"], [*labels, "svc"], labels]
+    return searched, searched[0] if len(labels) == 1 else plain
 
 
 def _locators(snapshot: Snapshot) -> Locators:

@@ -85,6 +85,7 @@ def global_options() -> list[click.Option]:
         click.Option(
             ["-n", "--namespace"],
             metavar="NAME",
+            shell_complete=_namespaces,
             help="The namespace to work in, instead of the context's.",
         ),
         click.Option(
@@ -219,3 +220,11 @@ def _names(
         return [CompletionItem(name) for name in config.names(kind) if name.startswith(incomplete)]
 
     return complete
+
+
+def _namespaces(
+    ctx: click.Context, param: click.Parameter, incomplete: str
+) -> list[CompletionItem[str]]:
+    from zonewise.cli.program.cluster_completion import completes, namespaces
+
+    return completes(namespaces)(ctx, param, incomplete)
