@@ -16,6 +16,7 @@ import pytest
 
 import zonewise.runtime
 from zonewise.cli.main import ENTRIES, root
+from zonewise.cli.program.dump_kinds import DUMP_COMMAND, OWN_KINDS
 from zonewise.install import Installation, manifests
 from zonewise.install.wanted import BudgetsMode, Role
 
@@ -107,6 +108,24 @@ def test_flags_that_pages_give_a_command_are_its_own() -> None:
                 given = set(re.findall(r"(?<=[\s\[])--[a-z][a-z-]+", rest))
                 wrong += [(page.name, name, flag) for flag in given - known - {"--help"}]
     assert wrong == []
+
+
+def test_pages_have_one_list_of_kinds_to_dump() -> None:
+    """Wherever a page makes a dump of a cluster, it is by the one command of the code."""
+    calls = {
+        (page.name, call)
+        for page in PAGES
+        for call in re.findall(
+            r"kubectl get \S+,\S+ -A -o yaml(?: > dump\.yaml)?", page.read_text()
+        )
+    }
+    own = f"kubectl get {OWN_KINDS} -A -o yaml"
+    assert {call for _, call in calls} == {f"{DUMP_COMMAND} > dump.yaml", own}
+    assert {name for name, call in calls if call != own} >= {
+        "explain.md",
+        "proxy.md",
+        "embedded.md",
+    }
 
 
 def _flags(command: click.Command) -> set[str]:

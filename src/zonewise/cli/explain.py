@@ -173,7 +173,7 @@ def command(
             raise click.UsageError(f"there are two names, {written} and {name}; give one of them")
         name = written
     if what == _NAME:
-        from zonewise.cli.program.explain_name import print_name
+        from zonewise.cli.explaining.name import print_name
 
         if not name:
             raise click.UsageError("which name? give one, for example web.shop.svc")
@@ -181,7 +181,7 @@ def command(
     if client is not None:
         raise click.UsageError("--client is for names: explain name NAME --client NAMESPACE/POD")
     if what in _VOLUMES:
-        from zonewise.cli.program.explain_volumes import print_volume
+        from zonewise.cli.explaining.volumes import print_volume
 
         if not name:
             raise click.UsageError(f"which {_VOLUMES[what]}? give its name")
@@ -190,7 +190,7 @@ def command(
         print_volume(options, _VOLUMES[what], name, files, output)
         return 0
     if what in _DISRUPTION:
-        from zonewise.cli.program.explain_budgets import explain
+        from zonewise.cli.explaining.budgets import explain
 
         explain(options, what, name, all_namespaces=all_namespaces, files=files, output=output)
         return 0

@@ -14,7 +14,7 @@ from zonewise.traffic.endpoint import TrafficEndpoint
 from zonewise.traffic.routes.choice import ProxyLocation, Selection, by_weights, nearby
 from zonewise.traffic.weights import Rows
 
-Choice: TypeAlias = Callable[
+ProxyChoice: TypeAlias = Callable[
     [tuple[TrafficEndpoint, ...], ProxyLocation], Selection[TrafficEndpoint]
 ]
 """What a proxy in a place chooses among endpoints."""
@@ -50,7 +50,7 @@ def flow(targets: Iterable[TrafficEndpoint], shares: Shares, rows: Rows | None =
 def flow_from(
     targets: Iterable[TrafficEndpoint],
     senders: Iterable[tuple[ProxyLocation, int]],
-    choose: Choice,
+    choose: ProxyChoice,
 ) -> Flow:
     """The flow of a Service's traffic if every sender sends its part through the proxy there."""
     known = tuple(targets)

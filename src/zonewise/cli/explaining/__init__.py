@@ -1,0 +1,1 @@
+"""What ``zonewise explain`` reads and prints, by what it explains; Services are in the command."""
