@@ -19,6 +19,7 @@ from zonewise.dns.cache import OutsideAnswer
 from zonewise.dns.received import reading
 from zonewise.dns.slices import finished
 from zonewise.dns.wire import Question, write_question
+from zonewise.dns.zone import DnsCluster
 
 RECORDED = json.loads(
     gzip.decompress((Path(__file__).parents[1] / "vectors/dns/coredns.json.gz").read_bytes())
@@ -71,6 +72,24 @@ def test_every_recorded_answer_is_the_same(names: Names) -> None:
             wrong.append((said, ours))
     assert not wrong, f"{len(wrong)} of {len(RECORDED['answers'])}: {wrong[:3]}"
     assert better == len(EXISTING)
+
+
+def test_spellings_are_answered_from_what_is_kept_of_others(
+    names: Names, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was kept of a name in small letters answers its other spellings as CoreDNS does."""
+    odd = [
+        said
+        for said in RECORDED["answers"]
+        if said["name"] != said["name"].lower() and said["answer"] and not said["aliases"]
+    ]
+    assert len(odd) >= 100
+    for said in odd:
+        names.ask(said["name"].lower(), said["type"])
+    monkeypatch.setattr(DnsCluster, "resolve", lambda *_: pytest.fail("worked out again"))
+    for said in odd:
+        ours = plain(names.ask(said["name"], said["type"]))
+        assert {part: said[part] for part in ours} == ours
 
 
 def test_the_recording_is_what_it_claims_to_be() -> None:
