@@ -141,10 +141,6 @@ class Names:
         assert query.is_response(answer)
         return answer
 
-    def packets(self) -> int:
-        """How many packets are kept."""
-        return sum(isinstance(key, bytes) for key in self.responder.kept.table)
-
     def addresses(self, name: str, source: str = OUTSIDER, kind: str = "A") -> list[str]:
         """The addresses of a name, sorted."""
         return texts(self.ask(name, kind, source))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from zonewise.dns.kept import KeptAnswers, Turns, kind_of
+from zonewise.dns.sections import Sections
 
 
 def test_each_order_is_written_when_its_turn_first_comes() -> None:
@@ -49,3 +50,26 @@ def test_long_questions_count() -> None:
         kept.keep(f"{number:0500}".encode(), frozenset(), Turns(b"answer", 6), kind)
     assert kept.size <= 100_000
     assert kept.size >= len(kept.table) * 1500
+
+
+def test_packets_do_not_push_out_what_they_are_made_of() -> None:
+    """Whoever varies questions has packets dropped, and no answer made again."""
+    kept = KeptAnswers(size=100_000)
+    key = (b"\3web\0", 1, False)
+    kept.keep(key, frozenset(), Turns(Sections.empty(key[0], 0), 100))
+    for number in range(500):
+        kept.keep(number.to_bytes(4, "big"), frozenset(), Turns(b"packet", 6))
+    assert kept.evicted > 400
+    assert kept.get(key, 0) is not None
+
+
+def test_a_change_meanwhile_is_noticed() -> None:
+    """Of what something is made from, and of nothing else; nothing is left behind."""
+    kept = KeptAnswers()
+    token, other = ("service", "x", "a"), ("service", "x", "b")
+    begun = [kept.begin(frozenset({token})) for _ in range(2)]
+    kept.drop([other])
+    assert kept.end(begun[0])
+    kept.drop([token])
+    assert not kept.end(begun[1])
+    assert kept.size == 0

@@ -12,8 +12,8 @@ records share bytes.
 
 An answer is valid as long as nothing it was made from has changed, not for a time. Each entry has
 its tokens (``zonewise.dns.zone``), and an index leads from a token to entries, so a change drops
-exactly those that it concerns, before the next packet is read. *Bounded*: by number and by bytes;
-the oldest go first.
+exactly those that it concerns, before the next packet is read. *Bounded*: each form by number and
+by bytes; the oldest go first. Whoever varies questions so that packets go leaves the sections.
 """
 
 from __future__ import annotations
@@ -155,24 +155,42 @@ class KeptSections(NamedTuple):
 class KeptAnswers:
     """All entries. ``table`` has packets and is read by the packet loop; ``get`` reads sections.
 
-    ``changes`` counts the changes there were: what is made over several turns of the event loop is
-    kept only if there was none meanwhile.
+    ``entries`` and ``size`` are half for packets and half for sections.
     """
 
     def __init__(self, *, entries: int = ENTRIES, size: int = BYTES) -> None:
         self.table: dict[Hashable, Kept] = {}
-        self.changes = 0
+        self.sections: dict[Hashable, Kept] = {}
         self.dropped = 0
         self.evicted = 0
-        self.size = 0
-        self._most = entries
-        self._room = size
+        self._sizes = [0, 0]
+        self._most = entries // 2
+        self._room = size // 2
+        self._begun = 1 << 16
         self._by_token: dict[ChangeToken, dict[Hashable, None]] = {}
         self._tallies: dict[AnswerKind, Tally] = {}
 
+    @property
+    def size(self) -> int:
+        """About how many bytes all entries take."""
+        return sum(self._sizes)
+
+    def begin(self, basis: frozenset[ChangeToken]) -> SectionsKey:
+        """Note that something is made from these over several turns of the event loop."""
+        self._begun += 1
+        key = (b"", self._begun, True)
+        self._add(key, Kept(Tally(), basis, None))
+        return key
+
+    def end(self, key: SectionsKey) -> bool:
+        """Whether none of what ``begin`` was told has changed since."""
+        unchanged = key in self.sections
+        self._remove(key)
+        return unchanged
+
     def get(self, key: SectionsKey, place: int) -> KeptSections | None:
         """The answer for a place."""
-        entry = self.table.get(key)
+        entry = self.sections.get(key)
         if entry is None:
             return None
         turns = entry.turns or entry.places.get(place)
@@ -201,7 +219,7 @@ class KeptAnswers:
         same: object,
     ) -> None:
         """Keep an answer for a place; ``same`` is equal where the records are."""
-        entry = self.table.get(key)
+        entry = self._home(key)[0].get(key)
         if entry is None or entry.turns is not None or entry.basis != basis:
             self._remove(key)
             entry = Kept(self._tally(kind), basis, None)
@@ -210,12 +228,10 @@ class KeptAnswers:
         grown = 100 + (turns.size if known is turns else 0)
         entry.places[place] = known
         entry.size += grown
-        self.size += grown
-        self._fit()
+        self._grow(key, grown)
 
     def drop(self, tokens: Iterable[ChangeToken]) -> None:
         """Drop what was made from any of these."""
-        self.changes += 1
         for token in tokens:
             for question in tuple(self._by_token.get(token, ())):
                 self._remove(question)
@@ -223,8 +239,7 @@ class KeptAnswers:
 
     def clear(self) -> None:
         """Drop everything."""
-        self.changes += 1
-        for question in tuple(self.table):
+        for question in (*self.table, *self.sections):
             self._remove(question)
 
     def counts(self) -> Counter[AnswerKind]:
@@ -239,26 +254,32 @@ class KeptAnswers:
             found = self._tallies[kind] = Tally()
         return found
 
-    def _add(self, question: Hashable, entry: Kept) -> None:
-        self.table[question] = entry
-        entry.size += len(question[0] if isinstance(question, tuple) else question)
-        self.size += entry.size
-        for token in entry.basis:
-            self._by_token.setdefault(token, {})[question] = None
-        self._fit()
+    def _home(self, key: Hashable) -> tuple[dict[Hashable, Kept], int]:
+        """The table that a key is in, and its number."""
+        return (self.table, 0) if isinstance(key, bytes) else (self.sections, 1)
 
-    def _fit(self) -> None:
-        while len(self.table) > self._most or (self.size > self._room and len(self.table) > 1):
-            self._remove(next(iter(self.table)))
+    def _add(self, key: Hashable, entry: Kept) -> None:
+        self._home(key)[0][key] = entry
+        entry.size += len(key[0] if isinstance(key, tuple) else key)
+        for token in entry.basis:
+            self._by_token.setdefault(token, {})[key] = None
+        self._grow(key, entry.size)
+
+    def _grow(self, key: Hashable, size: int) -> None:
+        table, number = self._home(key)
+        self._sizes[number] += size
+        while len(table) > self._most or (self._sizes[number] > self._room and len(table) > 1):
+            self._remove(next(iter(table)))
             self.evicted += 1
 
-    def _remove(self, question: Hashable) -> None:
-        entry = self.table.pop(question, None)
+    def _remove(self, key: Hashable) -> None:
+        table, number = self._home(key)
+        entry = table.pop(key, None)
         if entry is None:
             return
-        self.size -= entry.size
+        self._sizes[number] -= entry.size
         for token in entry.basis:
             users = self._by_token[token]
-            users.pop(question, None)
+            users.pop(key, None)
             if not users:
                 del self._by_token[token]

@@ -133,7 +133,7 @@ class DnsMetrics(Collector):
     def _kept(self) -> Iterator[Metric]:
         kept, cluster = self._responder.kept, self._responder.cluster
         for name, help, value in (
-            ("kept_answers", "Prepared answers.", len(kept.table)),
+            ("kept_answers", "Prepared answers.", len(kept.table) + len(kept.sections)),
             ("kept_bytes", "Approximate memory of prepared answers.", kept.size),
             ("locators", "Pods whose location is known.", len(cluster.locators)),
             ("label_maps", "Distinct sets of node labels.", len(cluster.locators.maps)),

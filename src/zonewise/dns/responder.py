@@ -137,25 +137,33 @@ class Responder:
         if resolved.outside is not None:
             return self._follow(call, general, resolved, spot, zone)
         if call.stream and resolved.orders > LONG:
-            return self._tell_long(call, general, resolved, spot, zone)
+            begun = self.kept.begin(resolved.basis)
+            return self._tell_long(call, general, resolved, spot, zone, begun)
         sections = finished(_packing(general, resolved, call.most))
         return call.keep(sections, general, resolved, spot, zone)
 
     async def _tell_long(
-        self, call: _Call, general: Question, resolved: Resolved, spot: PodLocation, zone: str
+        self,
+        call: _Call,
+        general: Question,
+        resolved: Resolved,
+        spot: PodLocation,
+        zone: str,
+        begun: SectionsKey,
     ) -> bytes:
-        changes = self.kept.changes
-
         def work() -> Steps[bytes]:
             known = self.kept.get(call.key, spot.number)
             if known is not None:
                 return call.tell(known, spot, zone)
             sections = yield from _packing(general, resolved, call.most)
-            if self.kept.changes == changes:
+            if self.kept.end(begun):
                 return call.keep(sections, general, resolved, spot, zone)
             return call.finish(sections, zone)
 
-        return await self._long.run(work())
+        try:
+            return await self._long.run(work())
+        finally:
+            self.kept.end(begun)
 
     def _ask_outside(self, call: _Call, question: Question) -> bytes | Awaitable[bytes]:
         if self.forwards is None:
