@@ -2,7 +2,7 @@
 
 The server is a process of its own without an API server: its cluster is put in as objects, and its
 upstream is a process of ours that answers, stays silent or sends long answers as a name says. The
-hostile client is ``127.0.0.2``, the quiet one ``127.0.0.3``.
+hostile client, a process too, is ``127.0.0.2``, the quiet one ``127.0.0.3``.
 """
 
 from __future__ import annotations
@@ -38,25 +38,25 @@ SIZES = {"thousand": 1000, "many": 20_000}
 Asking = Callable[[int, int], int]
 """Asks a port for the nth time, and gives the lower flags of the answer."""
 
-Sending = Callable[[int, threading.Event], None]
+Sending = Callable[[int], None]
+SPAWN = multiprocessing.get_context("spawn")
 
 
 def attack() -> Iterator[Sheet]:
     """For each attack what a quiet client waits alone, and meanwhile."""
     lines = []
-    for name, ask, attacker in ATTACKS:
+    for attacker, (name, ask, _) in enumerate(ATTACKS):
         with _server() as number:
             _waits(number, ask, 0.5)
             alone = _slow(_waits(number, ask, SECONDS))
-            stop = threading.Event()
-            thread = threading.Thread(target=attacker, args=(number, stop))
-            thread.start()
+            process = SPAWN.Process(target=_attack, args=(attacker, number), daemon=True)
+            process.start()
             try:
-                time.sleep(1.5)
+                time.sleep(3)
                 under = _slow(_waits(number, ask, SECONDS))
             finally:
-                stop.set()
-                thread.join()
+                process.terminate()
+                process.join()
         lines.append(Line(name=name, unit="ms", ours=under, real=alone))
     yield Sheet(
         title="DNS: what a quiet client waits under an attack",
@@ -67,13 +67,17 @@ def attack() -> Iterator[Sheet]:
     )
 
 
+def _attack(attacker: int, number: int) -> None:
+    ATTACKS[attacker][2](number)
+
+
 def _slow(times: list[float]) -> float:
     return sorted(times)[int(len(times) * 0.99)] * 1000
 
 
 def _waits(number: int, ask: Asking, seconds: float) -> list[float]:
     """How long a client waits that asks again and again."""
-    found = []
+    found: list[float] = []
     end = time.perf_counter() + seconds
     while time.perf_counter() < end:
         begin = time.perf_counter()
@@ -115,42 +119,44 @@ def _question(name: str, kind: int = 1, *, identity: int = 7, size: int = 4096) 
 def _packets(name: Callable[[int], str], kind: int, rate: int) -> Sending:
     """Questions in packets, so many a second."""
 
-    def send(number: int, stop: threading.Event) -> None:
+    def send(number: int) -> None:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
             sock.bind((HOSTILE, 0))
             sock.connect(("127.0.0.1", number))
             at = 0
-            while not stop.wait(1 / rate):
-                at += 1
-                with suppress(OSError):
-                    sock.send(_question(name(at), kind, identity=at))
+            begin = time.perf_counter()
+            while True:
+                while at < (time.perf_counter() - begin) * rate:
+                    at += 1
+                    with suppress(OSError):
+                        sock.send(_question(name(at), kind, identity=at))
+                time.sleep(0.01)
 
     return send
 
 
-def _connections(number: int, stop: threading.Event) -> None:
-    """As many connections as there are; those that end are opened again."""
-    open_: list[socket.socket] = []
-    try:
-        while not stop.wait(0.2):
-            for sock in open_[:]:
-                with suppress(BlockingIOError):
-                    try:
-                        ended = not sock.recv(1)
-                    except ConnectionError:
-                        ended = True
-                    if ended:
-                        sock.close()
-                        open_.remove(sock)
-            while len(open_) < 1100:
-                sock = socket.socket()
-                sock.bind((HOSTILE, 0))
-                sock.setblocking(False)
-                sock.connect_ex(("127.0.0.1", number))
-                open_.append(sock)
-    finally:
-        for sock in open_:
-            sock.close()
+def _connections(number: int) -> None:
+    """More connections than there are; each asks now and then, and is opened again if it ends."""
+    question = _question(_web(0))
+    framed = len(question).to_bytes(2, "big") + question
+    streams: list[socket.socket] = []
+    while True:
+        for sock in streams[:]:
+            try:
+                sock.recv(4096)
+                sock.send(framed)
+            except BlockingIOError:
+                continue
+            except OSError:
+                sock.close()
+                streams.remove(sock)
+        while len(streams) < 1100:
+            sock = socket.socket()
+            sock.bind((HOSTILE, 0))
+            sock.setblocking(False)
+            sock.connect_ex(("127.0.0.1", number))
+            streams.append(sock)
+        time.sleep(2)
 
 
 def _spelled(name: str) -> Callable[[int], str]:
@@ -199,12 +205,11 @@ ATTACKS: tuple[tuple[str, Asking, Sending], ...] = (
 @contextmanager
 def _server() -> Iterator[int]:
     """A name server in a process, and its port."""
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    upstream = context.Process(target=_run_upstream, args=(theirs,), daemon=True)
+    ours, theirs = SPAWN.Pipe()
+    upstream = SPAWN.Process(target=_run_upstream, args=(theirs,), daemon=True)
     upstream.start()
     number = ours.recv()
-    process = context.Process(target=_run, args=(theirs, number), daemon=True)
+    process = SPAWN.Process(target=_run, args=(theirs, number), daemon=True)
     process.start()
     try:
         yield int(ours.recv())
@@ -263,7 +268,7 @@ def _told(data: bytes, answers: int, records: bytes, *, cut: bool = False) -> by
 def _answer_streams(listening: socket.socket) -> None:
     while True:
         sock, _ = listening.accept()
-        with sock, suppress(OSError):
+        with sock, suppress(OSError, ValueError):
             data = sock.recv(4096)[2:]
             told = _chain(data) if b"chain" in data else _long(data)
             sock.sendall(len(told).to_bytes(2, "big") + told)

@@ -116,7 +116,8 @@ class Names:
         if entry is not None:
             turns = entry.turns or entry.places.get(self.responder.spot(source).number)
             if turns is not None:
-                return packet[:2] + turns.next()
+                kept: bytes = packet[:2] + turns.next()
+                return kept
         told = self.responder.respond(packet, source, stream=stream)
         if told is None or isinstance(told, bytes):
             return told

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import cycle
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
@@ -56,6 +56,9 @@ T = TypeVar("T")
 
 SectionsKey: TypeAlias = tuple[bytes, int, bool]
 """A name in lower case, a type, and whether the answer goes over a stream."""
+
+KeptKey: TypeAlias = bytes | SectionsKey
+"""Of packets, or of sections."""
 
 
 class AnswerKind(NamedTuple):
@@ -159,15 +162,15 @@ class KeptAnswers:
     """
 
     def __init__(self, *, entries: int = ENTRIES, size: int = BYTES) -> None:
-        self.table: dict[Hashable, Kept] = {}
-        self.sections: dict[Hashable, Kept] = {}
+        self.table: dict[KeptKey, Kept] = {}
+        self.sections: dict[KeptKey, Kept] = {}
         self.dropped = 0
         self.evicted = 0
         self._sizes = [0, 0]
         self._most = entries // 2
         self._room = size // 2
         self._begun = 1 << 16
-        self._by_token: dict[ChangeToken, dict[Hashable, None]] = {}
+        self._by_token: dict[ChangeToken, dict[KeptKey, None]] = {}
         self._tallies: dict[AnswerKind, Tally] = {}
 
     @property
@@ -199,7 +202,7 @@ class KeptAnswers:
 
     def keep(
         self,
-        key: Hashable,
+        key: KeptKey,
         basis: frozenset[ChangeToken],
         turns: Turns[Any],
         kind: AnswerKind | None = None,
@@ -210,7 +213,7 @@ class KeptAnswers:
 
     def keep_near(
         self,
-        key: Hashable,
+        key: KeptKey,
         basis: frozenset[ChangeToken],
         turns: Turns[Any],
         kind: AnswerKind | None = None,
@@ -254,25 +257,25 @@ class KeptAnswers:
             found = self._tallies[kind] = Tally()
         return found
 
-    def _home(self, key: Hashable) -> tuple[dict[Hashable, Kept], int]:
+    def _home(self, key: KeptKey) -> tuple[dict[KeptKey, Kept], int]:
         """The table that a key is in, and its number."""
         return (self.table, 0) if isinstance(key, bytes) else (self.sections, 1)
 
-    def _add(self, key: Hashable, entry: Kept) -> None:
+    def _add(self, key: KeptKey, entry: Kept) -> None:
         self._home(key)[0][key] = entry
         entry.size += len(key[0] if isinstance(key, tuple) else key)
         for token in entry.basis:
             self._by_token.setdefault(token, {})[key] = None
         self._grow(key, entry.size)
 
-    def _grow(self, key: Hashable, size: int) -> None:
+    def _grow(self, key: KeptKey, size: int) -> None:
         table, number = self._home(key)
         self._sizes[number] += size
         while len(table) > self._most or (self._sizes[number] > self._room and len(table) > 1):
             self._remove(next(iter(table)))
             self.evicted += 1
 
-    def _remove(self, key: Hashable) -> None:
+    def _remove(self, key: KeptKey) -> None:
         table, number = self._home(key)
         entry = table.pop(key, None)
         if entry is None:
