@@ -32,7 +32,7 @@ def disruptions_page(reports: Sequence[tuple[str, Report]]) -> str:
     named = len({file for file, _ in reports}) > 1
     first = reports[0][1]
     if isinstance(first, PodReport):
-        heads = ["NAMESPACE", "POD", "MAY GO", "WHY", "BLOCKED BY"]
+        heads = ["NAMESPACE", "POD", "EVICTABLE", "WHY", "BLOCKED BY"]
     else:
         heads = ["NAMESPACE", "NAME", "KIND", "REPLICAS", "ALLOWED", "WHY"]
     rows = [[file, *_line(report)] if named else _line(report) for file, report in reports]
