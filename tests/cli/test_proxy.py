@@ -166,7 +166,7 @@ def test_local_policy_and_health_check(tmp_path: Path, capsys: Capture) -> None:
 
 TABLE = """\
 Node n1, zone a
-NAMESPACE  SERVICE  PORT  WAY IN                            FROM  ACTION  ENDPOINTS        WHY
+NAMESPACE  SERVICE  PORT  FRONTEND                          FROM  ACTION  ENDPOINTS        WHY
 default    s        http  ClusterIP 10.96.0.10:80/TCP       any   dnat    10.244.1.5:8080  SameZone
 default    s        http  LoadBalancer 198.51.100.1:80/TCP  any   dnat    10.244.1.5:8080  SameZone
 default    s        http  NodePort *:30080/TCP              any   dnat    10.244.1.5:8080  SameZone

@@ -102,7 +102,7 @@ def command(
 ) -> int | None:
     """Send packets for Services to the endpoints that are near.
 
-    With --dry-run the routes are printed instead: for each way into a Service, what becomes of
+    With --dry-run the routes are printed instead: for each frontend of a Service, what happens to
     packets and why, on one node or on all. They are those of the cluster in your kubeconfig, or
     with -f of a dump; a folder has one cluster in each file. They are of all namespaces: -n has no
     effect.
@@ -315,7 +315,7 @@ def _page(row: dict[str, Any]) -> str:
 
     where = f"{row['file']}: " if "file" in row else ""
     head = f"{where}Node {row['node']}, {'zone ' + row['zone'] if row['zone'] else 'no zone'}"
-    heads = ["NAMESPACE", "SERVICE", "PORT", "WAY IN", "FROM", "ACTION", "ENDPOINTS", "WHY"]
+    heads = ["NAMESPACE", "SERVICE", "PORT", "FRONTEND", "FROM", "ACTION", "ENDPOINTS", "WHY"]
     lines = [head]
     if row["routes"]:
         lines += table(heads, [_line(route) for route in row["routes"]])
