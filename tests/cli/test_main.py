@@ -185,7 +185,11 @@ def failing(error: BaseException) -> click.Command:
         (ExceptionGroup("g", [ConfigError("inner; x")]), 2, "error: inner; x"),
         (ConfigError("two\nlines;\tone sentence"), 2, "error: two lines; one sentence"),
         (KeyError("x"), 2, "error: this is a fault in zonewise (KeyError: 'x'); -v shows where"),
-        (PermissionError(13, "Permission denied", "/f"), 2, "/f: permission denied; free disk space"),
+        (
+            PermissionError(13, "Permission denied", "/f"),
+            2,
+            "/f: permission denied; free disk space",
+        ),
     ],
 )
 def test_exit_codes(

@@ -214,7 +214,7 @@ REFUSALS = {
     "stages and a time": (("--stages", "x", "--pod-start", "1s"), "leave out --pod-start"),
     "no stages": (("--stages", "nowhere.yaml"), "cannot be read"),
     "two modes": (("--empty", "--api-only"), "exclude each other"),
-    "empty and zones": (("--empty", "--zones", "a"), "leaves no room for --zones"),
+    "empty and zones": (("--empty", "--zones", "a"), "--empty and --zones exclude each other"),
     "a lone keep": (("--keep-placement",), "give one with -f"),
     "a lone speed": (("--speed", "2"), "give one with --scenario"),
     "no dump": (("-f", "nowhere.yaml"), "cannot read nowhere.yaml"),

@@ -27,7 +27,7 @@ from zonewise.cli.program.options import Options
 @key_option
 @click.pass_obj
 def command(options: Options, kind: str, names: tuple[str, ...], key: str | None) -> None:
-    """Bring back nodes of an embedded cluster that 'zonewise fail' had fail."""
+    """Restore nodes of an embedded cluster that 'zonewise fail' made fail."""
     for place in change(options, kind, names, key, fail=False):
         if place.already == len(place.nodes):
             click.echo(f"{place.name}: nothing had failed")

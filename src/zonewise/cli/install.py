@@ -58,7 +58,7 @@ NOT_OF_PROXY = {
     "install",
     cls=Command,
     examples=(
-        "install | kubectl apply -f -                          # look on, change nothing",
+        "install | kubectl apply -f -                          # report only, change nothing",
         "install --endpointslices adopt | kubectl apply -f -   # on a managed cluster",
         "install --budgets enforce | kubectl apply -f -        # budgets per failure domain",
         "install --dns | kubectl apply -f -                    # with a name server",

@@ -32,7 +32,7 @@ ENTRIES = {
         "zonewise.cli.status", "Show zones, pods and in-zone traffic on a page.", TRY
     ),
     "fail": CommandEntry("zonewise.cli.fail", "Make a node, rack or zone of it fail.", TRY),
-    "heal": CommandEntry("zonewise.cli.heal", "Bring a failed node, rack or zone back.", TRY),
+    "heal": CommandEntry("zonewise.cli.heal", "Restore a failed node, rack or zone.", TRY),
     "explain": CommandEntry(
         "zonewise.cli.explain", "Explain hints, budgets, pods, names and volumes.", UNDERSTAND
     ),

@@ -64,7 +64,7 @@ def _node_names(ctx: click.Context, _incomplete: str) -> list[str]:
     "--node-name",
     metavar="NAME",
     shell_complete=completes(_node_names),
-    help="The node whose packets are meant.",
+    help="The node whose packets are routed.",
 )
 @click.option(
     "--service-proxy-name",

@@ -39,7 +39,7 @@ _OURS = frozenset({"lock", "state.db"})
         "up --data ./cluster                 # keep it: the same cluster next time",
         "up --zones a,b --nodes-per-zone 50  # another shape",
         "up -f dump.yaml                     # the shape of a real cluster, from kubectl get",
-        "up --scenario FILE --speed max      # play a scenario as fast as it goes; also with -f",
+        "up --scenario FILE --speed max      # play a scenario as fast as possible; also with -f",
         "up --network                        # as root: real packets between pods",
     ),
 )
@@ -71,9 +71,9 @@ _OURS = frozenset({"lock", "state.db"})
 @click.option(
     "--speed",
     metavar="N",
-    help='With --scenario: so many times faster, or "max" for as fast as it goes.  [default: 1]',
+    help='With --scenario: how many times faster, or "max" for as fast as possible.  [default: 1]',
 )
-@click.option("--empty", is_flag=True, help="Start everything, with no node and no workload.")
+@click.option("--empty", is_flag=True, help="Start with no node and no workload.")
 @click.option(
     "--api-only", is_flag=True, help="Serve only the API: objects are kept, nothing runs."
 )
@@ -96,8 +96,8 @@ _OURS = frozenset({"lock", "state.db"})
     "--workload-removal",
     type=click.Choice(["evict", "delete"]),
     default="evict",
-    help="How workloads take running pods down: evict asks disruption budgets, delete does as "
-    "Kubernetes does.  [default: evict]",
+    help="How workload controllers remove running pods: evict respects disruption budgets, delete "
+    "does not, as in Kubernetes.  [default: evict]",
 )
 @click.option(
     "--pod-start",
@@ -142,7 +142,7 @@ def command(
 ) -> int:
     """Run a cluster on this machine, in one process.
 
-    The API server speaks as a Kubernetes 1.36 does, to kubectl and to every client that reads JSON.
+    The API server behaves like Kubernetes 1.36, for kubectl and for every client that reads JSON.
     Pods are scheduled, become ready, roll and fail as on a real cluster, but no container runs.
     Everything is on 127.0.0.1 unless --listen says otherwise, over TLS, with a kubeconfig of its
     own; your own kubeconfig is never touched.
@@ -209,7 +209,7 @@ def _refuse_together(shape: Mapping[str, object], modes: Mapping[str, object]) -
     if len(chosen) > 1:
         raise ConfigError(f"{chosen[0]} and {chosen[1]} exclude each other; leave out one")
     if chosen and shaped:
-        raise ConfigError(f"{chosen[0]} leaves no room for {shaped[0]}; leave out one")
+        raise ConfigError(f"{chosen[0]} and {shaped[0]} exclude each other; leave out one")
 
 
 def _nothing() -> Content:

@@ -95,14 +95,16 @@ def global_options() -> list[click.Option]:
             ["--as-group", "act_as_groups"],
             metavar="NAME",
             multiple=True,
-            help="With --as: be in this group; may be repeated.",
+            help="With --as: the group to act as; may be repeated.",
         ),
-        click.Option(["--as-uid", "act_as_uid"], metavar="UID", help="With --as: have this uid."),
+        click.Option(
+            ["--as-uid", "act_as_uid"], metavar="UID", help="With --as: the uid to act as."
+        ),
         click.Option(
             ["--request-timeout"],
             metavar="TIME",
             callback=_duration,
-            help="Give up on a request after this time (10s, 1m); 0 waits for ever. Default: 30s.",
+            help="Give up on a request after this time (10s, 1m); 0 waits forever. Default: 30s.",
         ),
         click.Option(
             ["-v", "--verbose"],

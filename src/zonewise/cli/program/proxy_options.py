@@ -82,7 +82,7 @@ _OPTIONS = (
         "--config",
         metavar="FILE",
         type=click.Path(dir_okay=False),
-        help="A KubeProxyConfiguration, as kube-proxy reads it; flags win over it.",
+        help="A KubeProxyConfiguration, as kube-proxy reads it; flags override it.",
     ),
     click.option(
         "--cluster-cidr",
