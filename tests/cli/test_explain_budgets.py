@@ -376,7 +376,8 @@ def test_a_pod_that_may_go_names_its_budgets(tmp_path: Path, capsys: Capture) ->
     )
     shown = here(capsys, "explain", "pod", "db-0", "-n", "shop", "-f", path).out
     assert shown == (
-        "Pod shop/db-0 may be disrupted now: the PodDisruptionBudgets that cover it agree.\n"
+        "Pod shop/db-0 may be disrupted now: the budget that covers it agrees"
+        " (PodDisruptionBudget app-pdb).\n"
     )
 
 

@@ -562,3 +562,29 @@ def test_a_ledger_of_another_cluster_says_what_to_do() -> None:
     ahead = Ledger({}, {"TopologyDisruptionBudget/web": "9" * 30}, "1")
     made = namespace_budgets(spread(**ALL), tdb(**ONE_EACH), ledger=ahead)
     assert "delete the DisruptionLedger" in made.may_disrupt(named(made, "a-0"), NOW).reason.message
+
+
+def test_a_budget_that_never_allows_anything_says_so() -> None:
+    """With ``maxUnavailable: 0`` waiting does not help, and the fix is another budget."""
+    made = namespace_budgets(spread(a=3, b=3, c=3), tdb(**per_zone(maxUnavailable=0)))
+    fix = made.may_disrupt(made.pods["uid-a-0"], NOW).reason.fix
+    assert "so it never allows a disruption. Change or delete the budget." in fix
+    assert "once enough pods are healthy" not in fix
+    status = {"expectedPods": 9, "desiredHealthy": 9, "currentHealthy": 9}
+    plain = namespace_budgets(spread(a=3, b=3, c=3), pdb(status=status))
+    assert "needs all 9 pods it expects" in plain.may_disrupt(plain.pods["uid-a-0"], NOW).reason.fix
+    waits = namespace_budgets(spread(a=2, b=3, c=3), tdb(**per_zone(maxUnavailable=1)))
+    waits.put_pod(pod("a-9", "n-a", ready=False))
+    assert (
+        "once enough pods are healthy" in waits.may_disrupt(waits.pods["uid-a-0"], NOW).reason.fix
+    )
+
+
+def test_two_plain_budgets_of_a_pod_say_which_to_remove() -> None:
+    """The one that needs fewer healthy pods is named, so that what protects most stays."""
+    loose = pdb("loose", status={"expectedPods": 9, "desiredHealthy": 1, "disruptionsAllowed": 8})
+    firm = pdb("firm", status={"expectedPods": 9, "desiredHealthy": 8, "disruptionsAllowed": 1})
+    made = namespace_budgets(spread(a=3, b=3, c=3), loose, firm)
+    verdict = made.may_disrupt(made.pods["uid-a-0"], NOW)
+    assert verdict.reason.fix.startswith("Delete PodDisruptionBudget loose, or narrow")
+    assert "firm needs at least as many" in verdict.reason.fix

@@ -39,7 +39,7 @@ def _budgets() -> Obj:
         _column("Max Unavailable", ".spec.maxUnavailable", "string"),
         _column("Min Available", ".spec.minAvailable", "string"),
         _column("Allowed", ".status.allowed", "string"),
-        _column("Holds", ".spec.holds", "string", priority=1),
+        _column("Holds", ".spec.holds", "string"),
         _column("Mode", ".spec.mode", "string", priority=1),
         _column("Age", ".metadata.creationTimestamp", "date"),
     ]

@@ -64,6 +64,8 @@ class Blocker:
     kind: str
     domain: str
     why: str = field(compare=False)
+    fix: str = field(compare=False, default="")
+    """What has to be changed, if waiting does not help."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +257,11 @@ class Round:
                     f"needs {domain.desired} healthy pods in {_in(place.domain)} and has {healthy}"
                 )
         if why:
-            return (Blocker(budget.name, budget.kind, place.domain, f"{budget.name}: {why}"),)
+            fix = ""
+            if standing.trouble is None and domain.desired >= domain.expected:
+                fix = _never(budget, f"every pod it expects in {_in(place.domain)} to be healthy")
+            why = f"{budget.name}: {why}"
+            return (Blocker(budget.name, budget.kind, place.domain, why, fix),)
         return (budget,)
 
     def _beyond_limit(self, pod: Pod, evicting: bool) -> list[Blocker]:
@@ -307,9 +313,10 @@ def plain_blockers(pod: Pod, covering: Sequence[Budget]) -> list[Blocker]:
     termed = any(budget.kind == POD_BUDGET and budget.plain is None for budget in covering)
     if len(plain) > 1 and not termed:
         why = "this pod has more than one PodDisruptionBudget, which evictions do not support"
-        return [plain_blocker(budget, f"{budget.name}: {why}") for budget in plain]
+        fix = _one_too_many(plain)
+        return [plain_blocker(budget, f"{budget.name}: {why}", fix) for budget in plain]
     return [
-        plain_blocker(budget, why)
+        plain_blocker(budget, why, _plain_never(budget))
         for budget in plain
         if (why := plain_refusal(budget, is_ready=ready(pod)))
     ]
@@ -333,9 +340,45 @@ def _free_of(budget: Budget) -> bool:
     return pdb.asked(budget.plain, is_ready=False) is Asked.FREE
 
 
-def plain_blocker(budget: Budget, why: str) -> Blocker:
+def plain_blocker(budget: Budget, why: str, fix: str = "") -> Blocker:
     """A plain budget that does not agree: it is about all domains."""
-    return Blocker(budget.name, budget.kind, WHOLE, why)
+    return Blocker(budget.name, budget.kind, WHOLE, why, fix)
+
+
+def _never(budget: Budget, needs: str) -> str:
+    """What to do about a budget that allows nothing however healthy its pods are."""
+    if budget.updates_only:
+        return (
+            f"It may go when {budget.name} opens its domain; it holds updates only, and evictions"
+            " of pods of the newest revision are not held."
+        )
+    return (
+        f"Waiting does not help: {budget.kind} {budget.name} needs {needs}, so it never allows a"
+        " disruption. Change or delete the budget."
+    )
+
+
+def _plain_never(budget: Budget) -> str:
+    assert budget.plain is not None
+    status = budget.plain.status
+    if status.expected_pods and status.desired_healthy >= status.expected_pods:
+        return _never(budget, f"all {status.expected_pods} pods it expects to be healthy")
+    return ""
+
+
+def _one_too_many(plain: Sequence[Budget]) -> str:
+    """Which of several plain budgets of a pod to remove: not the one that needs most pods."""
+
+    def needs(budget: Budget) -> tuple[int, str]:
+        assert budget.plain is not None
+        return -budget.plain.status.desired_healthy, budget.name
+
+    kept, *others = sorted(plain, key=needs)
+    names = " and ".join(budget.name for budget in others)
+    return (
+        f"Delete PodDisruptionBudget {names}, or narrow the selector so that it does not match this"
+        f" pod; {kept.name} needs at least as many healthy pods and may stay."
+    )
 
 
 def _goes_freely(pod: Pod) -> bool:
@@ -376,6 +419,7 @@ def blocked(pod: Pod, blockers: Sequence[Blocker]) -> DisruptionVerdict:
         message="; ".join(f"the budget {blocker.why}" for blocker in blockers),
         object=f"Pod/{meta.namespace}/{meta.name}",
         numbers={"budgets": len(by_budget)},
-        fix="It may go once enough pods are healthy again, or the budget allows more.",
+        fix=" ".join(dict.fromkeys(one.fix for one in blockers if one.fix))
+        or "It may go once enough pods are healthy again, or the budget allows more.",
     )
     return DisruptionVerdict(False, False, reason, blockers)

@@ -76,6 +76,7 @@ class BudgetReport:
     reason: Reason
     domains: tuple[DomainRow, ...]
     notes: tuple[str, ...] = ()
+    updates_only: bool = False
 
     def plain(self) -> dict[str, Any]:
         """As JSON has it."""
@@ -97,6 +98,8 @@ class PodReport:
     pod: str
     namespace: str
     verdict: DisruptionVerdict
+    covering: tuple[Budget, ...] = ()
+    """All budgets that select it."""
 
     def plain(self) -> dict[str, Any]:
         """As JSON has it."""
@@ -183,7 +186,9 @@ class Disruption:
         """One pod."""
         namespace_budgets = self.budgets_cache.by_namespace[pod.metadata.namespace]
         meta = pod.metadata
-        return PodReport(meta.name, meta.namespace, namespace_budgets.may_disrupt(pod, self.now))
+        verdict = namespace_budgets.may_disrupt(pod, self.now)
+        covering = (*namespace_budgets.covering(pod), *namespace_budgets.beyond_limit(pod))
+        return PodReport(meta.name, meta.namespace, verdict, covering)
 
     def _budget(self, namespace_budgets: NamespaceBudgets, budget: Budget) -> BudgetReport:
         if budget.plain is not None:
@@ -209,6 +214,7 @@ class Disruption:
                 for domain in standing.named
             ),
             notes=_notes(budget),
+            updates_only=budget.updates_only,
         )
 
 

@@ -34,7 +34,7 @@ def disruptions_page(reports: Sequence[tuple[str, Report]]) -> str:
     if isinstance(first, PodReport):
         heads = ["NAMESPACE", "POD", "EVICTABLE", "WHY", "BLOCKED BY"]
     else:
-        heads = ["NAMESPACE", "NAME", "KIND", "REPLICAS", "ALLOWED", "WHY"]
+        heads = ["NAMESPACE", "NAME", "KIND", "HOLDS", "REPLICAS", "ALLOWED", "WHY"]
     rows = [[file, *_line(report)] if named else _line(report) for file, report in reports]
     return "\n".join(table(["FILE", *heads] if named else heads, rows))
 
@@ -54,6 +54,7 @@ def _line(report: Report) -> list[str]:
         report.namespace,
         report.budget,
         report.kind,
+        "updates only" if report.updates_only else "disruptions",
         "?" if report.replicas is None else str(report.replicas),
         ", ".join(allowed) or "-",
         report.reason.code,
@@ -76,11 +77,10 @@ def _pod(report: PodReport) -> list[str]:
 def _why(report: PodReport) -> str:
     """The reason, without words that the sentence already has."""
     verdict = report.verdict
-    if verdict.reason.code == ALLOWED and not verdict.judged:
-        return "the PodDisruptionBudgets that cover it agree"
     if verdict.reason.code == ALLOWED:
-        names = ", ".join(f"{budget.kind} {budget.name}" for budget in verdict.judged)
-        agree = "the budget that covers it agrees" if len(verdict.judged) == 1 else ""
+        covering = report.covering or verdict.judged
+        names = ", ".join(f"{budget.kind} {budget.name}" for budget in covering)
+        agree = "the budget that covers it agrees" if len(covering) == 1 else ""
         return f"{agree or 'the budgets that cover it agree'} ({names})"
     own = f"pod {report.pod} "
     message = verdict.reason.message

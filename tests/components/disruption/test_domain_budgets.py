@@ -14,9 +14,11 @@ from tests.embedded.whole_cluster import settled, whole
 from zonewise.api import Deployment, DisruptionLedger, Pod, PodDisruptionBudget, StatefulSet
 from zonewise.api.errors import Invalid, TooManyRequests
 from zonewise.api.objects.budgets import TopologyDisruptionBudget
+from zonewise.api.objects.events import Event
 from zonewise.api.objects.pod_state import active, ready
 from zonewise.api.resource import Resource
 from zonewise.api.unstructured import unstructured
+from zonewise.disruption.ledger import order
 from zonewise.embedded.cluster import EmbeddedCluster
 from zonewise.embedded.seed.nodes import NodeLayout
 
@@ -290,6 +292,44 @@ async def test_fifty_evictions_at_once_under_three_budgets() -> None:
         await asyncio.sleep(200)
         ledger = await cluster.client.get(DisruptionLedger, "zonewise", "default")
         assert not ledger.spec.grants
+
+
+async def test_a_held_rollout_is_told_on_its_deployment() -> None:
+    """A condition and an event name the budget; no event tells of pods that went and did not.
+
+    When the budget is gone the rollout ends and so does the condition.
+    """
+    async with whole([*NodeLayout().nodes(), deployment(9)]) as cluster:
+        await settled(cluster)
+        await apply(cluster, STORY_1.replace("- a", "- nowhere"))
+        await counted(cluster)
+        await update(cluster)
+        await asyncio.sleep(60)
+        notes = await _notes(cluster)
+        assert [note for reason, note in notes if "Scaled down" in note] == []
+        (held,) = [note for reason, note in notes if reason == "HeldByBudget"]
+        assert "app-pdb" in held
+        item = await cluster.client.get(Deployment, "foo", "default")
+        (condition,) = [one for one in item.status.conditions if one.type == "HeldByBudget"]
+        assert condition.status == "True"
+        assert "has 9 pods and should have 6: " in condition.message
+        await cluster.client.delete(PodDisruptionBudget, "app-pdb", "default")
+        await asyncio.sleep(120)
+        item = await cluster.client.get(Deployment, "foo", "default")
+        assert "HeldByBudget" not in [one.type for one in item.status.conditions]
+        assert item.status.updated_replicas == 9
+        downs = [note for _, note in await _notes(cluster) if "Scaled down" in note]
+        assert downs[-1].endswith("to 0")
+
+
+async def _notes(cluster: EmbeddedCluster) -> list[tuple[str, str]]:
+    """What was told about Deployments."""
+    events = await cluster.client.list(Event, "default")
+    return [
+        (event.reason or "", event.note or "")
+        for event in sorted(events, key=lambda one: order(one.metadata.resource_version))
+        if event.regarding.kind == "Deployment"
+    ]
 
 
 async def test_an_hour_of_being_blocked_is_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
