@@ -20,12 +20,12 @@ from random import Random
 from tests.dns.clusters import Names, endpoint, headless, namespace, pieces, port, service
 
 from benchmarks.sheet import Line, Sheet
-from zonewise.dns.forward import Forwarder
 from zonewise.dns.names import parse_domain
+from zonewise.dns.outside.forward import Forwarder
+from zonewise.dns.outside.upstream import Upstream
 from zonewise.dns.server import bind
 from zonewise.dns.tcp import StreamServer
 from zonewise.dns.udp import PacketServer
-from zonewise.dns.upstream import Upstream
 
 SECONDS = 5.0
 PAUSE = 0.01

@@ -15,8 +15,8 @@ from tools.coredns.questions import EXTERNAL, SPACES
 from tools.coredns.recording import plain
 from tools.coredns.upstream import answer
 
-from zonewise.dns.cache import OutsideAnswer
-from zonewise.dns.received import reading
+from zonewise.dns.outside.cache import OutsideAnswer
+from zonewise.dns.outside.received import reading
 from zonewise.dns.slices import finished
 from zonewise.dns.wire import Question, write_question
 from zonewise.dns.zone import DnsCluster

@@ -13,14 +13,14 @@ from tests.dns.clusters import endpoint, headless, pieces
 from tests.dns.test_server import names, other, serving, udp
 from tests.embedded.virtual_cluster import until
 
-from zonewise.dns.cache import AnswerCache
-from zonewise.dns.forward import Forwarder, read_resolv_conf
 from zonewise.dns.names import parse_domain
-from zonewise.dns.received import Received
+from zonewise.dns.outside.cache import AnswerCache
+from zonewise.dns.outside.forward import Forwarder, read_resolv_conf
+from zonewise.dns.outside.received import Received
+from zonewise.dns.outside.upstream import Upstream
 from zonewise.dns.sections import pack
 from zonewise.dns.server import bind
 from zonewise.dns.tcp import StreamServer
-from zonewise.dns.upstream import Upstream
 from zonewise.dns.wire import (
     IN,
     PACKET_LIMIT,

@@ -18,7 +18,7 @@ from tests.dns.clusters import (
     texts,
 )
 
-from zonewise.dns.cache import OutsideAnswer
+from zonewise.dns.outside.cache import OutsideAnswer
 from zonewise.dns.wire import Question, Rcode
 
 SVC = "shop.svc.cluster.local."

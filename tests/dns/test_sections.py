@@ -13,7 +13,7 @@ import dns.rrset
 import pytest
 from tests.dns.clusters import Names, endpoint, headless, namespace, pieces, texts
 
-from zonewise.dns.received import reading
+from zonewise.dns.outside.received import reading
 from zonewise.dns.sections import SLICE
 from zonewise.dns.slices import LongWork, Steps
 from zonewise.dns.wire import address_record, read_question

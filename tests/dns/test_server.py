@@ -19,16 +19,16 @@ import pytest
 from tests.dns.clusters import Names, endpoint, headless, namespace, pieces, port, service, texts
 from tests.embedded.virtual_cluster import until
 
-from zonewise.dns.cache import AnswerCache
-from zonewise.dns.forward import Forwarder, ResolvConf, read_resolv_conf
 from zonewise.dns.names import parse_domain
-from zonewise.dns.received import reading
+from zonewise.dns.outside.cache import AnswerCache
+from zonewise.dns.outside.forward import Forwarder, ResolvConf, read_resolv_conf
+from zonewise.dns.outside.received import reading
+from zonewise.dns.outside.upstream import Upstream
 from zonewise.dns.responder import Forwards
 from zonewise.dns.server import bind
 from zonewise.dns.slices import finished
 from zonewise.dns.tcp import StreamServer
 from zonewise.dns.udp import PacketServer
-from zonewise.dns.upstream import Upstream
 from zonewise.dns.wire import read_question
 
 pytestmark = pytest.mark.asyncio
@@ -471,7 +471,7 @@ async def test_cut_off_answers_are_asked_for_over_a_stream() -> None:
 
 async def test_what_was_cut_off_is_told_if_a_stream_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server whose TCP port takes connections and no more still has its packet."""
-    monkeypatch.setattr("zonewise.dns.upstream.STREAM_PATIENCE", 0.05)
+    monkeypatch.setattr("zonewise.dns.outside.upstream.STREAM_PATIENCE", 0.05)
 
     def cut(query: dns.message.Message) -> dns.message.Message:
         found = says("A 198.51.100.7")(query)

@@ -14,27 +14,27 @@ from tests.dns.clusters import texts
 from tests.dns.test_server import WEB, Other, names, other, says, serving, udp
 from tests.embedded.virtual_cluster import until
 
-from zonewise.dns.forward import PROBE_AGAIN, Forwarder
 from zonewise.dns.names import parse_domain
-from zonewise.dns.shares import Shares
-from zonewise.dns.upstream import Upstream
+from zonewise.dns.outside.forward import PROBE_AGAIN, Forwarder
+from zonewise.dns.outside.upstream import Upstream
+from zonewise.dns.shares import FairShares
 
 
 def test_no_source_gets_more_than_are_left() -> None:
     """One gets half, two a third each; whoever comes next gets one, until none is left."""
-    shares = Shares(12)
+    shares = FairShares(12)
     assert [shares.take("a") for _ in range(8)].count(True) == 6
     assert [shares.take("b") for _ in range(8)].count(True) == 3
     assert shares.take("c")
     for _ in range(6):
         shares.give_back("a")
     assert [shares.take("b") for _ in range(8)].count(True) == 3
-    assert not Shares(0).take("a")
+    assert not FairShares(0).take("a")
 
 
 def test_a_source_that_holds_nothing_leaves_nothing_behind() -> None:
     """However many addresses come and go."""
-    shares = Shares(3)
+    shares = FairShares(3)
     for number in range(1000):
         assert shares.take(str(number))
         shares.give_back(str(number))

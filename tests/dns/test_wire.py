@@ -27,7 +27,7 @@ from tests.dns.clusters import (
     texts,
 )
 
-from zonewise.dns.received import Received, answers_of, is_answer, reading
+from zonewise.dns.outside.received import Received, answers_of, is_answer, reading
 from zonewise.dns.slices import finished
 from zonewise.dns.wire import Malformed, read_question
 

@@ -20,8 +20,8 @@ from zonewise.cli.program.options import Options, duration_option
 
 if TYPE_CHECKING:
     from zonewise.dns import DnsServer, DnsSettings
+    from zonewise.dns.outside.upstream import Upstream
     from zonewise.dns.subnet import IPNetwork
-    from zonewise.dns.upstream import Upstream
     from zonewise.runtime.client.client import Client
     from zonewise.runtime.process.process import Process
 
@@ -101,7 +101,7 @@ def command(
     none. See docs/dns.md.
     """
     from zonewise.dns import DnsSettings
-    from zonewise.dns.upstream import Upstream
+    from zonewise.dns.outside.upstream import Upstream
     from zonewise.runtime.process.logs import configure
     from zonewise.runtime.process.process import run
     from zonewise.runtime.serving.address import parse_listen
@@ -169,7 +169,7 @@ def _network(text: str) -> IPNetwork:
 
 
 def _stub_domains(texts: tuple[str, ...]) -> dict[bytes, tuple[Upstream, ...]]:
-    from zonewise.dns.upstream import Upstream
+    from zonewise.dns.outside.upstream import Upstream
 
     found: dict[bytes, tuple[Upstream, ...]] = {}
     for text in texts:

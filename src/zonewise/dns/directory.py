@@ -5,7 +5,7 @@ question needs of a Service (its addresses, its endpoints with their names) is c
 first needed and kept until the Service or one of its slices changes, so a list of a thousand slices
 costs no more than recording which addresses they have. A Service can have 20,000 endpoints and one
 of its slices change every second, so slices are read one by one, and nothing that a client can ask
-for, existing or not, is searched for among all endpoints (``Endpoints``).
+for, existing or not, is searched for among all endpoints (``EndpointIndex``).
 
 Every change is passed to ``changed`` as tokens: what an answer could have been made from. Answers
 record the same tokens (``zonewise.dns.zone``), so exactly those that are affected are dropped. A
@@ -58,7 +58,7 @@ def node_token(name: str) -> ChangeToken:
     return ("node", name)
 
 
-class Endpoints:
+class EndpointIndex:
     """Ready endpoints of one Service, found by what names and addresses say of them.
 
     Each index is made when it is first used.
@@ -66,26 +66,26 @@ class Endpoints:
 
     def __init__(self, every: Sequence[NamedEndpoint]) -> None:
         self.every = every
-        self._by_port: dict[tuple[str, str], Endpoints] = {}
+        self._by_port: dict[tuple[str, str], EndpointIndex] = {}
         self._sorted: dict[int, list[bytes]] = {}
         self._placed: dict[tuple[bool, bool], bool] = {}
 
     def __bool__(self) -> bool:
         return bool(self.every)
 
-    def of_host(self, host: str) -> Endpoints:
+    def of_host(self, host: str) -> EndpointIndex:
         """Those with a label of their own."""
-        return Endpoints(self._by_host.get(host, ()))
+        return EndpointIndex(self._by_host.get(host, ()))
 
-    def of_zone(self, zone: str) -> Endpoints:
+    def of_zone(self, zone: str) -> EndpointIndex:
         """Those in a zone."""
         return self._by_zone.get(zone, NO_ENDPOINTS)
 
-    def at(self, address: str) -> Endpoints:
+    def at(self, address: str) -> EndpointIndex:
         """Those that have an address."""
-        return Endpoints(self._by_address.get(address, ()))
+        return EndpointIndex(self._by_address.get(address, ()))
 
-    def with_port(self, port: str, protocol: str) -> Endpoints:
+    def with_port(self, port: str, protocol: str) -> EndpointIndex:
         """Those with a port that matches; "" matches any."""
         known = self._by_port.get((port, protocol))
         if known is not None:
@@ -99,7 +99,7 @@ class Endpoints:
             return NO_ENDPOINTS
         known = self
         if len(matching) < len(self._port_lists):
-            known = Endpoints([one for one in self.every if id(one.ports) in matching])
+            known = EndpointIndex([one for one in self.every if id(one.ports) in matching])
         self._by_port[port, protocol] = known
         return known
 
@@ -124,8 +124,10 @@ class Endpoints:
         return self._index(lambda one: one.host)
 
     @cached_property
-    def _by_zone(self) -> dict[str, Endpoints]:
-        return {zone: Endpoints(every) for zone, every in self._index(lambda one: one.zone).items()}
+    def _by_zone(self) -> dict[str, EndpointIndex]:
+        return {
+            zone: EndpointIndex(every) for zone, every in self._index(lambda one: one.zone).items()
+        }
 
     @cached_property
     def _by_address(self) -> dict[str, list[NamedEndpoint]]:
@@ -142,7 +144,7 @@ class Endpoints:
         return found
 
 
-NO_ENDPOINTS = Endpoints(())
+NO_ENDPOINTS = EndpointIndex(())
 
 
 class Directory:
@@ -154,7 +156,7 @@ class Directory:
         self._slices: dict[Key, dict[Key, LeanEndpointSlice]] = {}
         self._namespaces: set[str] = set()
         self._entries: dict[Key, NamedService] = {}
-        self._endpoints: dict[Key, Endpoints] = {}
+        self._endpoints: dict[Key, EndpointIndex] = {}
         self._read: dict[Key, tuple[NamedEndpoint, ...]] = {}
         self._by_cluster_ip: dict[str, set[Key]] = {}
         self._by_endpoint: dict[str, dict[tuple[Key, Key], None]] = {}
@@ -173,7 +175,7 @@ class Directory:
             found = self._entries[key] = read_service(service)
         return found
 
-    def endpoints(self, key: Key) -> Endpoints:
+    def endpoints(self, key: Key) -> EndpointIndex:
         """The ready endpoints of a Service, every address of each."""
         found = self._endpoints.get(key)
         if found is None:
@@ -181,7 +183,7 @@ class Directory:
             if not slices:
                 return NO_ENDPOINTS
             every = [one for piece in sorted(slices) for one in self._of_slice(slices[piece])]
-            found = self._endpoints[key] = Endpoints(every)
+            found = self._endpoints[key] = EndpointIndex(every)
         return found
 
     def _of_slice(self, piece: LeanEndpointSlice) -> tuple[NamedEndpoint, ...]:

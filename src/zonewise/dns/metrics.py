@@ -21,8 +21,8 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from zonewise.dns.forward import Forwarder
 from zonewise.dns.kept import SIZES, AnswerKind
+from zonewise.dns.outside.forward import Forwarder
 from zonewise.dns.responder import Responder
 from zonewise.dns.tcp import StreamServer
 from zonewise.dns.udp import PacketServer

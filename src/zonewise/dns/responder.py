@@ -25,8 +25,8 @@ from dataclasses import dataclass, field, replace
 from itertools import chain, repeat
 from typing import Protocol
 
-from zonewise.dns.cache import OutsideAnswer
 from zonewise.dns.kept import AnswerKind, KeptAnswers, KeptSections, SectionsKey, Turns, kind_of
+from zonewise.dns.outside.cache import OutsideAnswer
 from zonewise.dns.sections import ANSWER, Placed, Sections, packing
 from zonewise.dns.slices import LongWork, Steps, finished
 from zonewise.dns.subnet import Asker, IPNetwork, asker

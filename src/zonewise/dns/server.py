@@ -17,18 +17,18 @@ from pathlib import Path
 
 from zonewise.api.errors import ConfigError
 from zonewise.api.objects.discovery import LeanEndpointSlice
-from zonewise.dns.cache import AnswerCache
 from zonewise.dns.directory import ChangeToken, Directory
-from zonewise.dns.forward import RESOLV_CONF, Forwarder, ResolvConf
 from zonewise.dns.kept import KeptAnswers
 from zonewise.dns.metrics import DnsMetrics, Durations
 from zonewise.dns.names import parse_domain
+from zonewise.dns.outside.cache import AnswerCache
+from zonewise.dns.outside.forward import RESOLV_CONF, Forwarder, ResolvConf
+from zonewise.dns.outside.upstream import Upstream
 from zonewise.dns.responder import Responder
 from zonewise.dns.sources import Feed, Sources
 from zonewise.dns.subnet import IPNetwork, plain
 from zonewise.dns.tcp import BACKLOG, CONNECTIONS, StreamServer
 from zonewise.dns.udp import BUFFER, PacketServer
-from zonewise.dns.upstream import Upstream
 from zonewise.dns.zone import DnsCluster, Domains
 from zonewise.runtime.cache.cache import Cache
 from zonewise.runtime.process.files import raise_file_limit

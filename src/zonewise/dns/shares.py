@@ -9,7 +9,7 @@ of it in advance.
 from __future__ import annotations
 
 
-class Shares:
+class FairShares:
     """So many places, and who holds how many of them."""
 
     def __init__(self, places: int) -> None:

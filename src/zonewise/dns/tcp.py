@@ -22,7 +22,7 @@ from time import perf_counter
 from typing import cast
 
 from zonewise.dns.responder import Responder
-from zonewise.dns.shares import Shares
+from zonewise.dns.shares import FairShares
 from zonewise.dns.subnet import plain
 from zonewise.dns.wire import MAX_SIZE
 from zonewise.runtime.process.logs import logger
@@ -55,7 +55,7 @@ class StreamServer:
         self._socket = sock
         self.responder = responder
         self.idle = idle
-        self._shares = Shares(connections)
+        self._shares = FairShares(connections)
         self._turn = turn
         self._asking: deque[_Connection] = deque()
         self._turning = False

@@ -3,7 +3,7 @@
 Questions are untrusted, so ``read_question`` assumes nothing: every length is checked, names are
 never followed through pointers (a question needs none), and what is wrong ends in ``Malformed``
 with the code to answer. Answers are written by ``zonewise.dns.sections``, and those of other
-servers are read by ``zonewise.dns.received``.
+servers are read by ``zonewise.dns.outside.received``.
 """
 
 from __future__ import annotations

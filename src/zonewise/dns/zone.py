@@ -31,7 +31,7 @@ from zonewise.dns.directory import (
     NO_ENDPOINTS,
     ChangeToken,
     Directory,
-    Endpoints,
+    EndpointIndex,
     address_token,
     namespace_token,
     node_token,
@@ -174,7 +174,7 @@ class DnsCluster:
 class _Found:
     """What is behind a name: endpoints, or an alias. None of both is NODATA."""
 
-    endpoints: Endpoints = NO_ENDPOINTS
+    endpoints: EndpointIndex = NO_ENDPOINTS
     asked: NameQuestion = field(default_factory=NameQuestion)
     name: tuple[str, ...] = ()
     """The name that each endpoint's label is put before."""
@@ -356,7 +356,7 @@ class _Asking:
         if not any(namespace == asked.namespace for namespace, _ in pods):
             return None
         pod = NamedEndpoint(text, packed(text), asked.service, _POD_PORTS, "", "", NO_HINT)
-        return _Found(Endpoints([pod]), asked, (asked.namespace, POD))
+        return _Found(EndpointIndex([pod]), asked, (asked.namespace, POD))
 
     def _service(self, asked: NameQuestion) -> _Found | None:
         key = (asked.namespace, asked.service)
@@ -375,7 +375,7 @@ class _Asking:
                 NamedEndpoint("", address, "", entry.ports, "", "", NO_HINT)
                 for address in entry.addresses
             ]
-            return _Found(Endpoints(own), asked, name)
+            return _Found(EndpointIndex(own), asked, name)
         return self._of_endpoints(asked, entry, name)
 
     def _of_endpoints(
@@ -393,7 +393,7 @@ class _Asking:
             return None
         return _Found(known, asked, name, chooser=entry if asked.whole_service else None)
 
-    def _chosen(self, found: _Found) -> Endpoints:
+    def _chosen(self, found: _Found) -> EndpointIndex:
         """The endpoints that are for the client, each family decided by itself."""
         entry, endpoints = found.chooser, found.endpoints
         if entry is None or not endpoints.by_place(entry.keys, peers=entry.peers):
@@ -413,7 +413,7 @@ class _Asking:
             chosen.update(one.address for one in selection.targets)
         every = [one for one in endpoints.every if one.address in chosen]
         self.same = blake2b(" ".join(one.address for one in every).encode()).digest()
-        return Endpoints(every)
+        return EndpointIndex(every)
 
     def _services(self, question: Question, found: _Found, zone: bytes) -> _Made:
         """SRV records and the addresses of their targets; all weigh the same, at least 1."""

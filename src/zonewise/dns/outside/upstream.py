@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from zonewise.api.errors import ConfigError, ZonewiseError
 from zonewise.api.values.numbers import natural
-from zonewise.dns.received import Received, is_answer, read_failure, reading
+from zonewise.dns.outside.received import Received, is_answer, read_failure, reading
 from zonewise.dns.sections import Sections
 from zonewise.dns.slices import LongWork, finished
 from zonewise.dns.wire import MAX_SIZE, TC, Malformed, Question, Rcode, write_question

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from zonewise.dns.received import Received, answers_of
+from zonewise.dns.outside.received import Received, answers_of
 from zonewise.dns.sections import Sections
 from zonewise.dns.wire import CD, RD, TC, Question, Rcode, ResourceRecord
 

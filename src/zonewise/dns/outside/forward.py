@@ -28,13 +28,13 @@ import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from zonewise.dns.cache import AnswerCache, CacheKey, OutsideAnswer, cache_key
 from zonewise.dns.names import ROOT, is_within, labels_of, name_of, parse_domain
-from zonewise.dns.received import Received
+from zonewise.dns.outside.cache import AnswerCache, CacheKey, OutsideAnswer, cache_key
+from zonewise.dns.outside.received import Received
+from zonewise.dns.outside.upstream import Upstream, UpstreamFailed, ask, is_address
 from zonewise.dns.sections import Sections
-from zonewise.dns.shares import Shares
+from zonewise.dns.shares import FairShares
 from zonewise.dns.slices import LongWork
-from zonewise.dns.upstream import Upstream, UpstreamFailed, ask, is_address
 from zonewise.dns.wire import IN, RD, Question, Rcode, RecordType
 from zonewise.runtime.process.logs import logger
 
@@ -80,8 +80,8 @@ class Forwarder:
         self.rejected = 0
         self._servers = servers
         self._stubs = dict(stubs or {})
-        self._places = {domain: Shares(concurrent) for domain in (ROOT, *self._stubs)}
-        self._waiting = Shares(waiting)
+        self._places = {domain: FairShares(concurrent) for domain in (ROOT, *self._stubs)}
+        self._waiting = FairShares(waiting)
         self._patience = patience
         self._deadline = deadline
         self._long = LongWork()

@@ -1,0 +1,1 @@
+"""Names outside of the cluster: other servers, their answers, and how long those are kept."""
