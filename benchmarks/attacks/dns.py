@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
+from multiprocessing.synchronize import Event
 from random import Random
 
 from tests.dns.clusters import Names, endpoint, headless, namespace, pieces, port, service
@@ -27,7 +28,7 @@ from zonewise.dns.server import bind
 from zonewise.dns.tcp import StreamServer
 from zonewise.dns.udp import PacketServer
 
-SECONDS = 5.0
+SECONDS = 3.0
 PAUSE = 0.01
 PATIENCE = 5.0
 HOSTILE, QUIET = "127.0.0.2", "127.0.0.3"
@@ -49,10 +50,12 @@ def attack() -> Iterator[Sheet]:
         with _server() as number:
             _waits(number, ask, 0.5)
             alone = _slow(_waits(number, ask, SECONDS))
-            process = SPAWN.Process(target=_attack, args=(attacker, number), daemon=True)
+            begun = SPAWN.Event()
+            process = SPAWN.Process(target=_attack, args=(attacker, number, begun), daemon=True)
             process.start()
             try:
-                time.sleep(3)
+                begun.wait()
+                time.sleep(1.5)
                 under = _slow(_waits(number, ask, SECONDS))
             finally:
                 process.terminate()
@@ -67,7 +70,8 @@ def attack() -> Iterator[Sheet]:
     )
 
 
-def _attack(attacker: int, number: int) -> None:
+def _attack(attacker: int, number: int, begun: Event) -> None:
+    begun.set()
     ATTACKS[attacker][2](number)
 
 
