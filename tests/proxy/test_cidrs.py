@@ -7,9 +7,9 @@ import pytest
 from zonewise.api import convert
 from zonewise.api.objects.core import Node
 from zonewise.proxy.objects import ServiceCIDR
-from zonewise.proxy.preview import preview
 from zonewise.proxy.settings import ProxySettings
 from zonewise.proxy.tables.cidrs import merged
+from zonewise.proxy.tables.preview import preview
 from zonewise.traffic.routes import NodeRoutes
 
 HOSTILE = (

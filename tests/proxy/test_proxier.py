@@ -19,11 +19,12 @@ from zonewise.api.objects.core import Node, Service
 from zonewise.api.objects.discovery import EndpointSlice
 from zonewise.api.resource import Resource
 from zonewise.api.unstructured import unstructured
-from zonewise.proxy import proxier, writer
+from zonewise.proxy import proxier
 from zonewise.proxy.netlink import NetlinkError, Touched
 from zonewise.proxy.observer import Observer, Sync
 from zonewise.proxy.proxier import RESYNC, Proxier
 from zonewise.proxy.settings import ProxySettings
+from zonewise.proxy.tables import writer
 from zonewise.proxy.tables.choices import OwnChain
 from zonewise.proxy.tables.desired import Changes
 from zonewise.proxy.tables.kernel import Kernel, KernelRefused, Networks
@@ -488,6 +489,7 @@ async def test_a_service_that_the_kernel_refuses_stops_no_other() -> None:
         assert made.looking.failures == 0
         assert made.looking.refusals == [("default", "bad")]
         made.kernel.hated = ""
+        await asyncio.sleep(301)
         await made.reaches(bad, 0, 1, 2, 3)
 
 

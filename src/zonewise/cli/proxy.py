@@ -284,7 +284,7 @@ def _print_rules(
     """What would be written on each node; each is a whole file for ``nft -f``."""
     from zonewise.api import Node
     from zonewise.proxy.objects import ServiceCIDR
-    from zonewise.proxy.preview import preview
+    from zonewise.proxy.tables.preview import preview
 
     for source, routes in made:
         node = source.snapshot.get(Node, routes.node)

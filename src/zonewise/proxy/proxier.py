@@ -38,7 +38,7 @@ from zonewise.proxy.observer import Change, Observer, Sync
 from zonewise.proxy.settings import ProxySettings
 from zonewise.proxy.tables.kernel import Kernel, KernelRefused, Networks
 from zonewise.proxy.tables.layout import NOTHING, Layout, lay_out
-from zonewise.proxy.writer import Retry, TableWriter, Written
+from zonewise.proxy.tables.writer import Retry, TableWriter, WriteResult
 from zonewise.runtime.cache.cache import Cache
 from zonewise.runtime.cache.store import Store
 from zonewise.runtime.client.pace import Pace
@@ -331,7 +331,7 @@ class Proxier:
         if self._surroundings_changed and self._networks_refused.due:
             yield self._networks_refused.due
 
-    def _note_refused(self, layouts: Collection[Key], written: Written, now: float) -> None:
+    def _note_refused(self, layouts: Collection[Key], written: WriteResult, now: float) -> None:
         """What could not be written stays marked."""
         for key in layouts:
             error = written.refused.get(key)
@@ -361,7 +361,7 @@ class Proxier:
             self._networks_refused = Retry()
             self._surroundings_changed = False
 
-    def _observed(self, written: Written, began: float, *, services: int, full: bool) -> None:
+    def _observed(self, written: WriteResult, began: float, *, services: int, full: bool) -> None:
         first = not self._wrote_at
         triggers, self._triggers = self._triggers, []
         sync = Sync(

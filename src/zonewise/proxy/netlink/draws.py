@@ -46,7 +46,7 @@ class Draw:
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class ClientMemory:
     """Where clients are remembered, where slots lead to ids, and ids to endpoints."""
 
     clients: str
@@ -82,7 +82,7 @@ def draw_chain(
     *,
     draws: Sequence[Draw],
     by_address: bool,
-    memory: Memory | None = None,
+    memory: ClientMemory | None = None,
 ) -> list[NetlinkMessage]:
     """A chain with a rule per draw: draw a slot, look it up with the way, go to what is found.
 
@@ -114,7 +114,7 @@ def _draw(family: NetlinkFamily, found: str, draw: Draw, by_address: bool) -> li
 
 
 def _draw_member(
-    family: NetlinkFamily, memory: Memory, draw: Draw, by_address: bool
+    family: NetlinkFamily, memory: ClientMemory, draw: Draw, by_address: bool
 ) -> list[bytes]:
     return [
         *_slot(family, memory.drawn, draw, by_address),
@@ -123,7 +123,9 @@ def _draw_member(
     ]
 
 
-def _remember(family: NetlinkFamily, memory: Memory, draw: Draw, by_address: bool) -> list[bytes]:
+def _remember(
+    family: NetlinkFamily, memory: ClientMemory, draw: Draw, by_address: bool
+) -> list[bytes]:
     return [
         *_slot(family, memory.drawn, draw, by_address),
         _set_priority(),
@@ -133,7 +135,7 @@ def _remember(family: NetlinkFamily, memory: Memory, draw: Draw, by_address: boo
     ]
 
 
-def _recall(family: NetlinkFamily, memory: Memory, by_address: bool) -> list[bytes]:
+def _recall(family: NetlinkFamily, memory: ClientMemory, by_address: bool) -> list[bytes]:
     return [
         *_recalled(family, memory),
         *_store(family, memory.clients, _UPDATE),
@@ -141,11 +143,11 @@ def _recall(family: NetlinkFamily, memory: Memory, by_address: bool) -> list[byt
     ]
 
 
-def _forget(family: NetlinkFamily, memory: Memory) -> list[bytes]:
+def _forget(family: NetlinkFamily, memory: ClientMemory) -> list[bytes]:
     return _store(family, memory.clients, _DELETE)
 
 
-def _recalled(family: NetlinkFamily, memory: Memory) -> list[bytes]:
+def _recalled(family: NetlinkFamily, memory: ClientMemory) -> list[bytes]:
     return [_source(family, _FIRST), _lookup(memory.clients), _set_priority()]
 
 
@@ -157,7 +159,7 @@ def _slot(family: NetlinkFamily, found: str, draw: Draw, by_address: bool) -> li
     return [*parts, *_way(family, _FIRST + 1, by_address), _lookup(found)]
 
 
-def _to_member(family: NetlinkFamily, memory: Memory, by_address: bool) -> list[bytes]:
+def _to_member(family: NetlinkFamily, memory: ClientMemory, by_address: bool) -> list[bytes]:
     return [
         _priority(_FIRST),
         *_way(family, _FIRST + 1, by_address),

@@ -33,7 +33,7 @@ from zonewise.proxy.netlink import (
     Notices,
     nftables,
 )
-from zonewise.proxy.netlink.draws import Memory, draw_chain, new_clients
+from zonewise.proxy.netlink.draws import ClientMemory, draw_chain, new_clients
 from zonewise.proxy.tables import ruleset
 from zonewise.proxy.tables.choices import CLIENTS, MOST_CLIENTS, PREFIXES, OwnChain
 from zonewise.proxy.tables.desired import Changes
@@ -370,7 +370,7 @@ def _slots(family: FamilyName, slots: ruleset.Slots) -> list[nftables.NetlinkMes
 def _own_chain(family: FamilyName, one: OwnChain) -> list[nftables.NetlinkMessage]:
     kind, memory = one.kind, None
     if one.clients is not None:
-        memory = Memory(one.clients.name, kind.drawn.name, kind.members.name)
+        memory = ClientMemory(one.clients.name, kind.drawn.name, kind.members.name)
     return draw_chain(
         _FAMILY[family],
         TABLE,

@@ -48,7 +48,7 @@ class Retry:
 
 
 @dataclass(slots=True)
-class Written:
+class WriteResult:
     """What came of a write."""
 
     removed: int = 0
@@ -72,9 +72,9 @@ class TableWriter:
         self._kernel = kernel
         self._not_removed = not_removed
 
-    async def write(self, layouts: Mapping[Key, Layout], networks: Networks) -> Written:
+    async def write(self, layouts: Mapping[Key, Layout], networks: Networks) -> WriteResult:
         """Write what changed of these Services."""
-        written = Written()
+        written = WriteResult()
         if len(layouts) == 1:
             ((key, layout),) = layouts.items()
             step = next_step(self.desired.layout(key), layout)
@@ -86,9 +86,9 @@ class TableWriter:
 
     async def compare(
         self, layouts: Mapping[Key, Layout], actual: Mapping[bytes, bytes], networks: Networks
-    ) -> Written:
+    ) -> WriteResult:
         """Write what differs from the ``actual`` elements, of these Services and all others."""
-        written = Written()
+        written = WriteResult()
         before = self._before(layouts)
         self.desired.change(layouts)
         try:
@@ -109,7 +109,7 @@ class TableWriter:
             self._not_removed(error)
 
     async def _replan(
-        self, actual: Mapping[bytes, bytes], networks: Networks, written: Written
+        self, actual: Mapping[bytes, bytes], networks: Networks, written: WriteResult
     ) -> None:
         changes = self.desired.replan(actual)
         await self._kernel.write(changes, networks)
@@ -120,7 +120,7 @@ class TableWriter:
         layouts: Mapping[Key, Layout],
         actual: Mapping[bytes, bytes],
         networks: Networks,
-        written: Written,
+        written: WriteResult,
     ) -> Mapping[Key, Layout]:
         """Write what was accepted before; if that is refused, nothing, and all is to be tried."""
         try:
@@ -137,7 +137,7 @@ class TableWriter:
         keys: Sequence[Key],
         layouts: Mapping[Key, Layout],
         networks: Networks,
-        written: Written,
+        written: WriteResult,
         *,
         compared: bool,
     ) -> None:
@@ -165,7 +165,7 @@ class TableWriter:
         keys: Sequence[Key],
         layouts: Mapping[Key, Layout],
         networks: Networks,
-        written: Written,
+        written: WriteResult,
         *,
         compared: bool = True,
     ) -> None:
