@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from zonewise.controllers.locators import definition
-from zonewise.disruption.definitions import definitions
-from zonewise.disruption.field_descriptions import DESCRIPTIONS
+from zonewise.disruption.definitions import DESCRIPTIONS, definitions
 
 Obj = dict[str, Any]
 

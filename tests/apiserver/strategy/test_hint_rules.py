@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 from tests.apiserver.strategy.case_runner import MERGE, PLAIN
-from tests.apiserver.strategy.case_tables import NAMESPACE, OWNER, embedded, open_namespace
+from tests.apiserver.strategy.case_tables import NAMESPACE, embedded, open_namespace
 
 from zonewise.api.gates import FeatureGates
 from zonewise.apiserver.request.call import Call
-from zonewise.apiserver.server import ApiServer, ServerSettings
+from zonewise.apiserver.server import OWNER, ApiServer, ServerSettings
 
 SERVICES = f"/api/v1/namespaces/{NAMESPACE}/services"
 MODE = "service.kubernetes.io/topology-mode"

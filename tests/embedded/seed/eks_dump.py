@@ -79,7 +79,7 @@ def _class(name: str, *, default: bool, expand: bool) -> Obj:
         parameters={"type": name, "encrypted": "true"},
         reclaimPolicy="Delete",
         volumeBindingMode="WaitForFirstConsumer",
-        **({"allowVolumeExpansion": True} if expand else {}),
+        allowVolumeExpansion=expand,
     )
 
 

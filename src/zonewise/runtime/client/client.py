@@ -425,7 +425,7 @@ class Client:
                 repeatable=repeatable,
             )
         except Invalid as error:
-            if all(cause.field != "metadata.uid" for cause in error.details.causes):
+            if all(cause.field != "metadata.uid" for cause in error.details.causes or ()):
                 raise
             status = msgspec.structs.replace(error.status, code=409, reason="Conflict")
             raise Conflict(status) from error
