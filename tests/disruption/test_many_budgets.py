@@ -266,7 +266,15 @@ def _drawn(rng: random.Random) -> Budget:
 
 def test_what_changes_in_a_pause_does_not_change_a_round() -> None:
     """A round counts its budgets in slices and judges by what it counted, whatever came since."""
-    budgets = [selecting(f"b{number}", app="web", **{f"l{number}": "x"}) for number in range(20)]
+    budgets = [
+        tdb(
+            f"b{number}",
+            selector={"matchLabels": {f"l{number}": "x"}},
+            topologyKeys=[ZONE],
+            maxUnavailable=1,
+        )
+        for number in range(20)
+    ]
     labels = {f"l{number}": "x" for number in range(20)}
     pods = [pod(f"p{number}", "n-a", labels=labels) for number in range(3)]
     made = namespace_budgets(pods, *budgets)
