@@ -34,7 +34,7 @@ from zonewise.embedded.seed.seeder import Seeder
 from zonewise.runtime.client.client import Client
 from zonewise.runtime.client.server_clock import ServerClock
 from zonewise.runtime.client.transport import Request, Response, Transport
-from zonewise.runtime.process.turns import Turns
+from zonewise.runtime.process.turns import FairTurns
 from zonewise.runtime.webhook.admission import Allowed, Denied, decode
 from zonewise.webhook import Clamp, Granting
 from zonewise.webhook.gate import denied
@@ -384,7 +384,7 @@ async def test_the_clamp(marked: int, unready: int, size: int) -> None:
         zones("a"), budgets=[budget], pods=pods, owners=deployment(9)
     )
     now = EPOCH
-    clamp = Clamp(budgets_cache, lambda: now, Turns())
+    clamp = Clamp(budgets_cache, lambda: now, FairTurns())
     if marked:
         early = await clamp(shrinking(9, 4))
         assert isinstance(early, Allowed)

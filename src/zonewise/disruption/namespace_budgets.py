@@ -23,12 +23,12 @@ from typing import Any, TypeAlias
 from zonewise.api.objects.core import Node
 from zonewise.api.objects.pod import Pod
 from zonewise.api.values.selector import Selector
+from zonewise.api.values.selector_index import SelectorIndex
 from zonewise.disruption.budget import Budget, BudgetKey
 from zonewise.disruption.domain_counts import DomainCounts, identity
 from zonewise.disruption.grouping import Grouping
 from zonewise.disruption.ledger import Ledger
 from zonewise.disruption.owners import Owners, Place, ScaleOwner
-from zonewise.disruption.selector_index import SelectorIndex
 from zonewise.disruption.shared_count import SharedCount
 from zonewise.disruption.standing import BudgetStanding, standing, uncounted
 from zonewise.disruption.verdict import DisruptionVerdict, Round

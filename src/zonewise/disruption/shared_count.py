@@ -13,7 +13,7 @@ from zonewise.api.values.selector import Selector
 from zonewise.disruption.budget import BudgetKey
 from zonewise.disruption.domain_counts import DomainCounts
 from zonewise.disruption.owners import Owners, Place
-from zonewise.disruption.standing import Demand, demand_of
+from zonewise.disruption.standing import OwnerDemand, demand_of
 
 
 class SharedCount:
@@ -24,7 +24,7 @@ class SharedCount:
         self.domain_counts = domain_counts
         self.budgets: set[BudgetKey] = set()
         self._unseen: list[str] | None = None
-        self._demand: tuple[object, Demand] | None = None
+        self._demand: tuple[object, OwnerDemand] | None = None
         self._requested: tuple[object, frozenset[Place]] | None = None
 
     def look_again(self) -> None:
@@ -45,7 +45,7 @@ class SharedCount:
         del self._unseen[-count:]
         return taken
 
-    def demand(self, owners: Owners) -> Demand:
+    def demand(self, owners: Owners) -> OwnerDemand:
         """What the owners of the pods request."""
         seen = (self.domain_counts.version, owners.version)
         if self._demand is None or self._demand[0] != seen:

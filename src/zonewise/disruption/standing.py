@@ -181,7 +181,7 @@ def uncounted(budget: Budget, limit: int) -> BudgetStanding:
     return BudgetStanding(budget=budget, replicas=None, domains={}, trouble=trouble)
 
 
-def standing(budget: Budget, domain_counts: DomainCounts, asked: Demand) -> BudgetStanding:
+def standing(budget: Budget, domain_counts: DomainCounts, asked: OwnerDemand) -> BudgetStanding:
     """Count a budget, without grants."""
     if budget.limit is None:
         domains = {
@@ -233,7 +233,7 @@ def standing(budget: Budget, domain_counts: DomainCounts, asked: Demand) -> Budg
 
 
 @dataclass(frozen=True, slots=True)
-class Demand:
+class OwnerDemand:
     """What the owners of counted pods request, whatever budget asks; DaemonSets apart."""
 
     replicas: int
@@ -244,7 +244,7 @@ class Demand:
     """Ready pods of old revisions, by domain."""
 
 
-def demand_of(domain_counts: DomainCounts, owners: Owners) -> Demand:
+def demand_of(domain_counts: DomainCounts, owners: Owners) -> OwnerDemand:
     """Ask the owners of all pods of a count."""
     scales: dict[tuple[str, str, str, str], int] = {}
     daemons: dict[tuple[str, str, str, str], ScaleOwner] = {}
@@ -271,7 +271,7 @@ def demand_of(domain_counts: DomainCounts, owners: Owners) -> Demand:
     for (name, reference), count in domain_counts.revisions.items():
         if owners.outdated(reference):
             outdated[name] += count
-    return Demand(
+    return OwnerDemand(
         replicas=counted + sum(scales.values()),
         daemons=tuple(daemons[place] for place in sorted(daemons)),
         unknown=min(unknown, default=None),

@@ -25,7 +25,7 @@ from zonewise.disruption import BudgetsCache, Round
 from zonewise.disruption.owners import Owners, owner_of, place_of
 from zonewise.disruption.steering import REDUCE_TO, SEEN_SECONDS, is_marked
 from zonewise.disruption.views import ReplicaSetScale
-from zonewise.runtime.process.turns import Turns
+from zonewise.runtime.process.turns import FairTurns
 from zonewise.runtime.webhook.admission import AdmissionAnswer, AdmissionRequest, Allowed
 
 REMEMBERED = 5000
@@ -36,7 +36,7 @@ class Clamp:
     """Answers for ReplicaSets that a Deployment makes smaller."""
 
     def __init__(
-        self, budgets_cache: BudgetsCache, clock: Callable[[], float], turns: Turns
+        self, budgets_cache: BudgetsCache, clock: Callable[[], float], turns: FairTurns
     ) -> None:
         self._budgets_cache = budgets_cache
         self._turns = turns

@@ -42,7 +42,7 @@ from zonewise.disruption.owners import reference_of
 from zonewise.disruption.steering import marked_before
 from zonewise.disruption.verdict import UNCOVERED
 from zonewise.runtime.client.scales import Scales
-from zonewise.runtime.process.turns import Turns
+from zonewise.runtime.process.turns import FairTurns
 from zonewise.runtime.webhook.admission import AdmissionAnswer, AdmissionRequest, Allowed, Denied
 from zonewise.webhook.granting import Granting
 from zonewise.webhook.pod_reader import PodReader, TooManyReads
@@ -123,7 +123,7 @@ class DisruptionGate:
         self.mode: GateMode = mode
         self._client = client
         self._observe = observe
-        self.turns = Turns()
+        self.turns = FairTurns()
         self._granting = Granting(client, self.budgets_cache, clock, turns=self.turns)
         self._reader = PodReader(client, self.budgets_cache)
         self._scales = Scales(client, clock)

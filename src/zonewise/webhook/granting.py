@@ -12,7 +12,7 @@ after ``TRIES`` the requests are refused, which is always safe. The answer of a 
 state of the ledger, so the next batch does not wait for a watch. No other replica's grant can be
 missed: a stale ledger cannot be written.
 
-Judging takes turns between namespaces (``Turns``), also inside a batch: one with thousands of pods
+Judging takes turns between namespaces (``turns``), also inside a batch: one with thousands of pods
 to count, or hundreds of requests, never delays the others by more than a slice of its own. A batch
 is judged by the ledger it began with, and written on that version.
 
@@ -54,7 +54,7 @@ from zonewise.disruption import (
 from zonewise.disruption.verdict import BLOCKED
 from zonewise.runtime.client.client import Client
 from zonewise.runtime.process.logs import logger
-from zonewise.runtime.process.turns import Turns
+from zonewise.runtime.process.turns import FairTurns
 
 TRIES = 5
 GATHER = 0.05
@@ -88,11 +88,11 @@ class Granting:
         clock: Callable[[], float],
         *,
         plain: bool = True,
-        turns: Turns | None = None,
+        turns: FairTurns | None = None,
     ) -> None:
         self._client = client
         self._plain = plain
-        self._turns = turns or Turns()
+        self._turns = turns or FairTurns()
         self._budgets_cache = budgets_cache
         self._clock = clock
         self._waiting: dict[str, list[_Question]] = {}

@@ -7,14 +7,14 @@ from collections.abc import Generator
 
 import pytest
 
-from zonewise.runtime.process.turns import Turns, in_slices
+from zonewise.runtime.process.turns import FairTurns, in_slices
 
 pytestmark = pytest.mark.asyncio
 
 
 async def test_one_with_much_work_waits_for_the_others() -> None:
     """Of a hundred requests of one and two of another the two are served among the first four."""
-    turns, order = Turns(), []
+    turns, order = FairTurns(), []
 
     async def ask(whose: str) -> None:
         await turns.take(whose)
@@ -29,7 +29,7 @@ async def test_one_with_much_work_waits_for_the_others() -> None:
 
 async def test_the_loop_runs_between_two_slices() -> None:
     """While a thousand slices are worked off another task gets as many turns of the loop."""
-    turns, ticks, done = Turns(), 0, False
+    turns, ticks, done = FairTurns(), 0, False
 
     async def tick() -> None:
         nonlocal ticks
@@ -46,7 +46,7 @@ async def test_the_loop_runs_between_two_slices() -> None:
 
 async def test_one_that_gives_up_does_not_hold_the_others() -> None:
     """A turn of a request that was cancelled goes to the next one."""
-    turns = Turns()
+    turns = FairTurns()
     waiting = [asyncio.create_task(turns.take(number)) for number in range(3)]
     await asyncio.sleep(0)
     waiting[0].cancel()

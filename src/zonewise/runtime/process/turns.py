@@ -17,7 +17,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-class Turns:
+class FairTurns:
     """Hands out turns, one at a time, around those who wait."""
 
     def __init__(self) -> None:
