@@ -29,8 +29,7 @@ from zonewise.disruption.domain_counts import DomainCounts, identity
 from zonewise.disruption.grouping import Grouping
 from zonewise.disruption.ledger import Ledger
 from zonewise.disruption.owners import Owners, Place, ScaleOwner
-from zonewise.disruption.shared_count import SharedCount
-from zonewise.disruption.standing import BudgetStanding, standing, uncounted
+from zonewise.disruption.standing import BudgetStanding, SharedCount, standing, uncounted
 from zonewise.disruption.verdict import DisruptionVerdict, Round
 
 BUDGETS_LIMIT = 100
