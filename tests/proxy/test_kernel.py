@@ -222,8 +222,8 @@ async def test_other_weights_are_another_chain(kernel: Kernel) -> None:
     assert "goto slots-2" in listing
 
 
-async def test_the_longest_names_are_names_of_chains(kernel: Kernel) -> None:
-    """A namespace and a name of 63 characters each, with affinity: the kernel takes the rules."""
+async def test_whatever_a_service_is_called_its_chain_has_a_name(kernel: Kernel) -> None:
+    """The longest names, and names that would be commands: kernel and nft take the rules."""
     long = service("x" * 63, route("ClusterIP", "10.96.0.9", backend(5), backend(6)), affinity=60)
     long = replace(long, namespace="y" * 63)
     odd = replace(long, service="é\n} flush ruleset {", namespace="ü")

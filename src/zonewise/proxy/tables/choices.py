@@ -36,7 +36,7 @@ MOST = (1 << 31) - 1
 """The largest sum of weights that is drawn from."""
 
 _OWNER_LENGTH = 80
-"""Names in the kernel are of at most 127 characters; namespaces and names may be of 63 each."""
+"""Characters of namespace and name in a name; the digest tells names apart, these are for people."""
 _UNNAMEABLE = re.compile(r"[^a-z0-9./-]")
 
 
