@@ -36,7 +36,7 @@ MOST = (1 << 31) - 1
 """The largest sum of weights that is drawn from."""
 
 _OWNER_LENGTH = 80
-"""Characters of namespace and name in a name; the digest tells names apart, these are for people."""
+"""Characters of namespace and name that are shown; the digest is what tells names apart."""
 _UNNAMEABLE = re.compile(r"[^a-z0-9./-]")
 
 
