@@ -291,7 +291,7 @@ def test_a_name_that_yaml_reads_as_something_else_is_told(metadata: str, says: s
 @pytest.mark.parametrize("kind", ["Node", "Pod", "Service", "ConfigMap", "StorageClass"])
 async def test_wrongly_typed_fields_of_a_dump_are_told_and_do_no_harm(kind: str) -> None:
     """An object with metadata or spec of a wrong type is left out or refused, with a reason."""
-    wrong = [
+    wrong: list[dict[str, object]] = [
         {"metadata": {"name": "x", "labels": {"a": True}}},
         {"metadata": {"name": "x", "labels": 5}},
         {"metadata": {"name": "x", "annotations": ["y"]}},
