@@ -172,8 +172,8 @@ def _web(_: int) -> str:
     return "web.shop.svc.cluster.local"
 
 
-def _outside(at: int) -> str:
-    return f"q{at}.good.example"
+def _outside(_: int) -> str:
+    return f"q{time.perf_counter_ns()}.good.example"  # never from the cache
 
 
 ATTACKS: tuple[tuple[str, Asking, Sending], ...] = (
