@@ -25,6 +25,7 @@ from tests.kubernetes.budget_scene import (
 from tools import realkube as real
 from zonewise.api import Deployment, Node
 from zonewise.api.objects.budgets import DisruptionLedger, TopologyDisruptionBudget
+from zonewise.api.objects.events import Event
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600), pytest.mark.asyncio]
 
@@ -96,7 +97,9 @@ async def test_recreate_is_not_held(plane: real.ControlPlane) -> None:
 
 
 async def test_story_1_one_zone_at_a_time(plane: real.ControlPlane) -> None:
-    """Only the open zone is updated; moving the opening on completes the rollout."""
+    """Only the open zone is updated, and an event on the Deployment names the budget that holds the
+    rest; moving the opening on completes the rollout.
+    """
     async with scene(plane, "story1") as here:
         await here.deploy(9)
         await here.budget(
@@ -112,6 +115,13 @@ async def test_story_1_one_zone_at_a_time(plane: real.ControlPlane) -> None:
         await asyncio.sleep(5)
         assert old() == {"b": 3, "c": 3}
         assert here.least["b"] == here.least["c"] == 3
+        events = await here.client.list(Event, here.namespace)
+        notes = [
+            event.note or ""
+            for event in events
+            if (event.regarding.kind, event.reason) == ("Deployment", "HeldByBudget")
+        ]
+        assert notes and all(": the budget web: " in note for note in notes), notes
         steps: list[tuple[str, dict[str, int]]] = [("b", {"c": 3}), ("c", {})]
         for zone, left in steps:
             term = [{"key": ZONE["key"], "operator": "NotIn", "values": [zone]}, ZONE]

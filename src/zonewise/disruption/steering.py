@@ -10,6 +10,9 @@ A controller that is not ours is steered by marks. A ReplicaSet deletes the pods
 deletion cost first, among those that are Ready. There are no permanent costs: a pod is marked only
 when it is about to be deleted, and the mark is removed if it stays after all. A cost that another
 client set is left unchanged. What a ReplicaSet is to be reduced to is in an annotation.
+
+A Deployment whose ReplicaSet is kept from shrinking is *held*; the words for it are here, because
+our own workload controllers and the one that steers Kubernetes' report the same.
 """
 
 from __future__ import annotations
@@ -37,6 +40,8 @@ COST = "controller.kubernetes.io/pod-deletion-cost"
 MARK = "-1000000"
 SEEN_SECONDS = 1.2
 """After this long a mark is in every cache."""
+HELD = "HeldByBudget"
+"""Pods should go, and a disruption budget does not let them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +173,11 @@ def marked_before(namespace_budgets: NamespaceBudgets, pod: Pod) -> int:
     if not ready(pod) or is_marked(pod) or is_foreign(pod):
         return 0
     return sum(is_marked(one) and active(one) for one in namespace_budgets.owned(owner.uid))
+
+
+def held_message(replica_set: str, pods: int, size: int, why: str) -> str:
+    """What a Deployment is told of a ReplicaSet that a budget keeps from shrinking."""
+    return f'ReplicaSet "{replica_set}" has {pods} pods and should have {size}: {why}'
 
 
 def reduce_to(annotations: dict[str, str]) -> int | None:

@@ -1,4 +1,7 @@
-"""Who is marked to go when a ReplicaSet is held: the fullest zone first, and nobody else's pods."""
+"""Who is marked to go when a ReplicaSet is held: the fullest zone first, and nobody else's pods.
+
+Its Deployment is told which budget holds it.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import asyncio
 import pytest
 from tests.controllers.budgets.budgeted import NS, Field, field
 
-from zonewise.api import Pod, ReplicaSet
+from zonewise.api import Deployment, Pod, ReplicaSet, convert
 from zonewise.api.objects.events import Event
 from zonewise.disruption.steering import COST, MARK, REDUCE_TO
 
@@ -99,3 +102,83 @@ async def test_a_wish_that_is_withdrawn_takes_its_marks_back() -> None:
         await hold(town, 3)
         assert await costs(town) == {}
         assert await size(town) == 3
+
+
+async def deploy(town: Field) -> Deployment:
+    """A Deployment to which the ReplicaSet belongs."""
+    owner = await town.client.get(ReplicaSet, "web", NS)
+    labels = {"app": "web"}
+    template = {
+        "metadata": {"labels": labels},
+        "spec": {"containers": [{"name": "c", "image": "c"}]},
+    }
+    spec = {
+        "replicas": owner.spec.replicas,
+        "selector": {"matchLabels": labels},
+        "template": template,
+    }
+    body = {"metadata": {"name": "web", "namespace": NS}, "spec": spec}
+    deployment = await town.client.create(convert(Deployment, body))
+    reference = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "name": "web",
+        "uid": deployment.metadata.uid,
+        "controller": True,
+    }
+    await town.client.patch(ReplicaSet, "web", NS, {"metadata": {"ownerReferences": [reference]}})
+    return deployment
+
+
+async def holds(town: Field) -> list[Event]:
+    """The events that tell of a hold, the oldest first."""
+    events = [one for one in await town.client.list(Event, NS) if one.reason == "HeldByBudget"]
+    return sorted(events, key=lambda event: event.event_time or "")
+
+
+async def test_a_hold_is_an_event_on_the_deployment() -> None:
+    """One event names the ReplicaSet, its sizes and the budget, however long the hold lasts and
+    whatever changes meanwhile; the next hold is another event.
+    """
+    async with field(3, *"abc") as town:
+        deployment = await deploy(town)
+        await town.budget(minAvailable=1)
+        await asyncio.sleep(5)
+        await hold(town, 1)
+        (event,) = await holds(town)
+        assert event.regarding.kind == "Deployment"
+        assert event.regarding.uid == deployment.metadata.uid
+        assert event.type == "Warning"
+        assert event.note == (
+            'ReplicaSet "web" has 3 pods and should have 1: the budget web: needs 1 healthy pods in'
+            " domain a and has 1"
+        )
+        for number in range(20):
+            body = {"metadata": {"annotations": {"example.com/number": str(number)}}}
+            await town.client.patch(Pod, "web-1", NS, body)
+            await asyncio.sleep(60)
+        assert await holds(town) == [event]
+        await town.edit(minAvailable=0)
+        await asyncio.sleep(10)
+        assert await holds(town) == [event]
+        assert await size(town) == 1
+        for name in await costs(town):
+            await town.gone(name)
+        await town.edit(minAvailable=1)
+        await asyncio.sleep(5)
+        await hold(town, 0)
+        assert len(await holds(town)) == 2
+        assert "has 1 pods and should have 0: the budget web: " in (
+            (await holds(town))[-1].note or ""
+        )
+
+
+async def test_a_scale_down_that_goes_on_is_no_hold() -> None:
+    """Nothing is told where the budget lets the pods go."""
+    async with field(3, *"abc") as town:
+        await deploy(town)
+        await town.budget(maxUnavailable=1)
+        await asyncio.sleep(5)
+        await hold(town, 1)
+        assert await size(town) == 1
+        assert await holds(town) == []

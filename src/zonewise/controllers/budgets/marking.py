@@ -7,9 +7,14 @@ their number. Kubernetes' own controller then deletes exactly those pods, and ea
 granted by the gate. The ReplicaSet's change also triggers its Deployment, which ignores changes of
 pods.
 
-Nothing is in memory but how long ago marks were written: a new leader finds marks and annotations
-on the objects and continues. A held ReplicaSet of which no pod may be deleted costs no request; it
-is checked when a pod, an owner or a budget of its namespace changes.
+Nothing is in memory but how long ago marks were written, and which holds were reported: a new
+leader finds marks and annotations on the objects and continues. A held ReplicaSet of which no pod
+may be deleted costs no request; it is checked when a pod, an owner or a budget of its namespace
+changes.
+
+When a ReplicaSet has pods to lose and none of them may go, an event on its Deployment says which
+budget refuses: once, until some may go again. There is no condition: the status of a Deployment is
+written by Kubernetes' own controller.
 
 A pod whose deletion cost another client set cannot be steered: it is left alone and reported.
 """
@@ -18,18 +23,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from zonewise.api.meta import Key
+from zonewise.api.meta import Key, ObjectReference
 from zonewise.api.objects.budgets import DisruptionLedger, TopologyDisruptionBudget
 from zonewise.api.objects.pod import Pod
 from zonewise.api.objects.pod_state import active, ready
 from zonewise.api.objects.policy import PodDisruptionBudget
-from zonewise.disruption import BudgetsCache
+from zonewise.disruption import BudgetsCache, DisruptionVerdict
 from zonewise.disruption.steering import (
     COST,
+    HELD,
     MARK,
     REDUCE_TO,
     SEEN_SECONDS,
     choosing,
+    held_message,
     is_foreign,
     is_marked,
     reduce_to,
@@ -60,6 +67,7 @@ class Marking:
         self._clock = context.clock
         self._budgets_cache = budgets_cache
         self._marked: dict[Key, float] = {}
+        self._reported: set[Key] = set()
         self.controller: Controller[Key] = Controller(
             "reductions",
             self._reconcile,
@@ -84,10 +92,12 @@ class Marking:
         wanted = None if item is None else reduce_to(item.metadata.annotations)
         if item is None or wanted is None:
             self._marked.pop(key, None)
+            self._reported.discard(key)
             return None
         size = item.spec.replicas or 0
         pods = self._pods_of(item)
         if wanted >= size or item.metadata.deletion_timestamp is not None:
+            self._reported.discard(key)
             await self._unmark(pods, keep=set())
             return None
         now = self._clock()
@@ -96,6 +106,11 @@ class Marking:
         await in_slices(namespace_budgets.settling())
         count = size - wanted - max(spare, 0)
         choice = await in_slices(choosing(namespace_budgets, pods, count, now))
+        if choice.pods or choice.against is None:
+            self._reported.discard(key)
+        elif key not in self._reported:
+            self._reported.add(key)
+            self._report_hold(item, len(pods), wanted, choice.against[1])
         victims = {pod.metadata.uid for pod in choice.pods}
         steered = [pod for pod in choice.pods if ready(pod)]
         foreign = [pod for pod in steered if is_foreign(pod)]
@@ -139,6 +154,27 @@ class Marking:
             change["annotations"] = {REDUCE_TO: None}
         body = {"metadata": change, "spec": {"replicas": size}}
         await self._client.patch(ReplicaSetScale, meta.name, meta.namespace, body)
+
+    def _report_hold(
+        self, item: ReplicaSetScale, pods: int, wanted: int, verdict: DisruptionVerdict
+    ) -> None:
+        meta = item.metadata
+        owner = meta.controller
+        self._recorder.event(
+            item
+            if owner is None
+            else ObjectReference(
+                api_version=owner.api_version,
+                kind=owner.kind,
+                namespace=meta.namespace,
+                name=owner.name,
+                uid=owner.uid,
+            ),
+            type="Warning",
+            reason=HELD,
+            action="Scale",
+            note=held_message(meta.name, pods, wanted, verdict.reason.message),
+        )
 
     def _tell(self, item: ReplicaSetScale, pod: Pod) -> None:
         self._recorder.event(

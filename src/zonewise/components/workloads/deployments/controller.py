@@ -46,7 +46,7 @@ from zonewise.components.workloads.pacing import Pacing
 from zonewise.components.workloads.removal import RemovalMode
 from zonewise.components.workloads.replicasets.replicas import aim
 from zonewise.components.workloads.triggers import members
-from zonewise.disruption.steering import REDUCE_TO
+from zonewise.disruption.steering import HELD, REDUCE_TO
 from zonewise.runtime.controller.components import ComponentContext
 from zonewise.runtime.controller.controller import Controller, own_key
 from zonewise.runtime.controller.expectations import GLANCE, Expectations
@@ -240,7 +240,7 @@ class Deployments:
         await self._write(key, owner, status, revision=_revision(owner, sets))
         held = rollout_status.held(status)
         if held and not rollout_status.held(owner.status):
-            self._note(owner, held, type="Warning", reason="HeldByBudget")
+            self._note(owner, held, type="Warning", reason=HELD)
         return status
 
     async def _write(

@@ -20,6 +20,7 @@ from zonewise.api.objects.apps import Deployment, DeploymentStatus, WorkloadCond
 from zonewise.api.values import times
 from zonewise.components.workloads.deployments.rollout import Sets, complete, limits
 from zonewise.components.workloads.replicasets import replicas
+from zonewise.disruption.steering import HELD, held_message
 
 AVAILABLE = "Available"
 PROGRESSING = "Progressing"
@@ -210,23 +211,22 @@ def _failures(sets: Sets, conditions: Conditions, now: float) -> Conditions:
 
 def _held(sets: Sets, conditions: Conditions, now: float) -> Conditions:
     """A ReplicaSet that a budget keeps from shrinking holds the rollout, or the scale-down."""
-    known = _get(conditions, replicas.HELD)
+    known = _get(conditions, HELD)
     for one in sets.all:
         if (words := replicas.held_by(one)) is not None:
             reason, why = words
-            message = f'ReplicaSet "{one.metadata.name}" has {one.status.replicas} pods and should'
-            message += f" have {replicas.aim(one)}: {why}"
+            message = held_message(one.metadata.name, one.status.replicas, replicas.aim(one), why)
             if known is not None and known.message == message:
                 return conditions
             since = None if known is None else known.last_transition_time
-            condition = _condition(replicas.HELD, "True", reason, message)
-            return _set(_without(conditions, replicas.HELD), condition, now, since=since)
-    return _without(conditions, replicas.HELD)
+            condition = _condition(HELD, "True", reason, message)
+            return _set(_without(conditions, HELD), condition, now, since=since)
+    return _without(conditions, HELD)
 
 
 def held(status: DeploymentStatus) -> str:
     """What a budget prevents, "" if nothing."""
-    known = _get(status.conditions, replicas.HELD)
+    known = _get(status.conditions, HELD)
     return "" if known is None else known.message
 
 

@@ -17,11 +17,9 @@ from zonewise.api.objects.apps import ReplicaSet, ReplicaSetStatus, ReplicationC
 from zonewise.api.objects.pod import Pod
 from zonewise.api.objects.pod_state import active, finished
 from zonewise.components.workloads.availability import available_in
-from zonewise.disruption.steering import reduce_to
+from zonewise.disruption.steering import HELD, reduce_to
 
 FAILURE = "ReplicaFailure"
-HELD = "HeldByBudget"
-"""Pods should go, and a disruption budget does not let them."""
 
 
 @dataclass(frozen=True, slots=True)
