@@ -398,3 +398,91 @@ def test_a_budget_by_its_kind(words: tuple[str, ...], story: str, capsys: Captur
     assert other.code == 1
     assert "app-pdb" in here(capsys, "explain", "pdb", "-A", "-f", story).out
     assert "app-pdb" not in here(capsys, "explain", "tdb", "-A", "-f", story).out
+
+
+def test_a_pod_that_is_held_lists_every_budget_that_covers_it(
+    tmp_path: Path, capsys: Capture
+) -> None:
+    """Each with what it says now: one refuses and why, one allows, and others do not apply."""
+    pods = [owned(f"p{n}", "apps/v1", "ReplicaSet", "web-1") for n in range(2)]
+    owner = {
+        "apiVersion": "apps/v1",
+        "kind": "ReplicaSet",
+        "metadata": {"name": "web-1", "namespace": "shop"},
+        "spec": {"replicas": 2},
+    }
+    plain = {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": {"name": "web", "namespace": "shop"},
+        "spec": {"minAvailable": 2, "selector": {"matchLabels": {"app": "web"}}},
+        "status": {"currentHealthy": 2, "desiredHealthy": 2, "expectedPods": 2},
+    }
+    updates = _budget("web-rollout", maxUnavailable=0, holds="Updates")
+    watching = _budget("watching", maxUnavailable=0, mode="Observe")
+    objects = [NODE, BUDGET, plain, updates, watching, owner, *pods]
+    row = told(capsys, tmp_path, "pod", *objects)["p0"]
+    assert [one["budget"] for one in row["blockers"]] == ["web"]
+    topology = "TopologyDisruptionBudget"
+    assert [
+        (one["budget"], one["kind"], one["domain"], one["answer"], one["message"])
+        for one in row["budgets"]
+    ] == [
+        ("watching", topology, "*", "DoesNotApply", "its mode is Observe"),
+        ("web", "PodDisruptionBudget", "*", "Refuses", "needs 2 healthy pods and has 2"),
+        ("web", topology, "*", "Allows", ""),
+        (
+            "web-rollout",
+            topology,
+            "*",
+            "DoesNotApply",
+            "it holds updates only, and evicting this pod is no update",
+        ),
+    ]
+    page = here(
+        capsys, "explain", "pod", "p0", "-n", "shop", "-f", str(tmp_path / "dump.json")
+    ).out.splitlines()
+    assert [line.split(maxsplit=3) for line in page[2:5]] == [
+        ["BUDGET", "KIND", "DOMAIN", "ANSWER          WHY"],
+        ["watching", topology, "*", "does not apply  its mode is Observe"],
+        ["web", "PodDisruptionBudget", "*", "refuses         needs 2 healthy pods and has 2"],
+    ]
+    assert page[5].split() == ["web", topology, "*", "allows", "-"]
+
+
+def test_budgets_that_agree_are_named_without_those_that_do_not_apply(
+    tmp_path: Path, capsys: Capture
+) -> None:
+    """A budget that only observes has no say, and is in the table."""
+    pod = owned("p", "batch/v1", "Job", "j")
+    job: Item = {"apiVersion": "batch/v1", "kind": "Job"}
+    job["metadata"] = {"name": "j", "namespace": "shop"}
+    watching = _budget("watching", maxUnavailable=0, mode="Observe")
+    row = told(capsys, tmp_path, "pod", NODE, BUDGET, watching, job, pod)["p"]
+    assert [one["answer"] for one in row["budgets"]] == ["DoesNotApply", "Allows"]
+    page = here(capsys, "explain", "pod", "p", "-n", "shop", "-f", str(tmp_path / "dump.json")).out
+    assert page.startswith(
+        "Pod shop/p may be disrupted now: the budget that covers it agrees"
+        " (TopologyDisruptionBudget web).\n"
+    )
+    assert "does not apply  its mode is Observe" in page
+
+
+def test_a_budget_that_holds_updates_says_so(tmp_path: Path, capsys: Capture) -> None:
+    """The column HOLDS tells it from one that holds every disruption."""
+    path = tmp_path / "dump.json"
+    objects = [NODE, BUDGET, _budget("web-rollout", maxUnavailable=0, holds="Updates")]
+    path.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
+    shown = here(capsys, "explain", "budgets", "-A", "-f", str(path)).out.splitlines()
+    column = shown[0].index("HOLDS")
+    assert [line[column:].split("  ")[0] for line in shown] == [
+        "HOLDS",
+        "disruptions",
+        "updates only",
+    ]
+
+
+def _budget(name: str, **spec: Any) -> Item:
+    """A TopologyDisruptionBudget of the same pods."""
+    limits = {"selector": BUDGET["spec"]["selector"], **spec}
+    return {**BUDGET, "metadata": {"name": name, "namespace": "shop"}, "spec": limits}

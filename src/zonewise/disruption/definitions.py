@@ -39,7 +39,7 @@ def _budgets() -> Obj:
         _column("Max Unavailable", ".spec.maxUnavailable", "string"),
         _column("Min Available", ".spec.minAvailable", "string"),
         _column("Allowed", ".status.allowed", "string"),
-        _column("Holds", ".spec.holds", "string"),
+        _column("Holds", ".spec.holds", "string", priority=1),
         _column("Mode", ".spec.mode", "string", priority=1),
         _column("Age", ".metadata.creationTimestamp", "date"),
     ]
@@ -192,7 +192,11 @@ def _status() -> Obj:
                 **TEXT,
                 "description": "Of which selector and keys expectedPods was counted.",
             },
-            "allowed": {**TEXT, "description": "What is allowed in each domain, in one line."},
+            "allowed": {
+                **TEXT,
+                "description": "What is allowed in each domain, in one line; updates only means"
+                " that evictions of pods of the newest revision are not limited.",
+            },
             "domains": _keyed("domain", domain),
             "conditions": _conditions(),
         },

@@ -87,12 +87,13 @@ def closed_rows(known: tuple[DomainStatus, ...]) -> tuple[DomainStatus, ...]:
     )
 
 
-def allowed_line(rows: tuple[DomainStatus, ...]) -> str:
-    """What is allowed at a glance."""
+def allowed_line(budget: Budget, rows: tuple[DomainStatus, ...]) -> str:
+    """What is allowed at a glance, and of what: zeros that hold updates do not hold a drain."""
     guarded = [row for row in rows if row.disruptions_allowed is not None]
     shown = [f"{row.domain}={row.disruptions_allowed}" for row in guarded[:SHOWN]]
     more = len(guarded) - len(shown)
-    return ",".join(shown) + (f",+{more}" if more else "")
+    line = ",".join(shown) + (f",+{more}" if more else "")
+    return f"{line} (updates only)" if line and budget.updates_only else line
 
 
 def condition_of(reason: Reason, *, type: str, good: bool, generation: int) -> Condition:
@@ -139,7 +140,7 @@ def fields(
             "expectedPods": sum(row.expected_pods for row in guarded),
         }
     else:
-        said["allowed"] = allowed_line(rows)
+        said["allowed"] = allowed_line(budget, rows)
     return said
 
 

@@ -77,7 +77,7 @@ class DisruptionVerdict:
     reason: Reason
     blockers: tuple[Blocker, ...] = ()
     judged: tuple[Budget, ...] = ()
-    """The budgets that counted the pod."""
+    """The budgets that counted the pod and agree."""
 
 
 class CountedBudgets(Protocol):
@@ -167,7 +167,7 @@ class Round:
         blockers += [answer for answer in answers if isinstance(answer, Blocker)]
         judged = tuple(answer for answer in answers if isinstance(answer, Budget))
         if blockers:
-            return blocked(pod, blockers)
+            return blocked(pod, blockers, judged)
         if not ready(pod) and all(_free_of(budget) for budget in plain):
             return DisruptionVerdict(
                 True, False, _reason(UNREADY, pod, "is not Ready"), judged=judged
@@ -409,7 +409,9 @@ def _reason(code: str, pod: Pod, what: str) -> Reason:
     )
 
 
-def blocked(pod: Pod, blockers: Sequence[Blocker]) -> DisruptionVerdict:
+def blocked(
+    pod: Pod, blockers: Sequence[Blocker], judged: tuple[Budget, ...] = ()
+) -> DisruptionVerdict:
     """The verdict if some do not agree."""
     blockers = tuple(sorted(blockers))
     meta = pod.metadata
@@ -422,4 +424,4 @@ def blocked(pod: Pod, blockers: Sequence[Blocker]) -> DisruptionVerdict:
         fix=" ".join(dict.fromkeys(one.fix for one in blockers if one.fix))
         or "It may go once enough pods are healthy again, or the budget allows more.",
     )
-    return DisruptionVerdict(False, False, reason, blockers)
+    return DisruptionVerdict(False, False, reason, blockers, judged)

@@ -32,6 +32,7 @@ from zonewise.disruption import (
     ScaleOwner,
     owner_of,
 )
+from zonewise.disruption.answers import BudgetAnswer, answers_of
 from zonewise.explain.cluster import DEFAULT_NAMESPACE
 
 T = TypeVar("T", bound=Object)
@@ -98,8 +99,8 @@ class PodReport:
     pod: str
     namespace: str
     verdict: DisruptionVerdict
-    covering: tuple[Budget, ...] = ()
-    """All budgets that select it."""
+    answers: tuple[BudgetAnswer, ...]
+    """What every budget that covers it says."""
 
     def plain(self) -> dict[str, Any]:
         """As JSON has it."""
@@ -112,6 +113,16 @@ class PodReport:
             "blockers": [
                 {"budget": one.budget, "kind": one.kind, "domain": one.domain}
                 for one in self.verdict.blockers
+            ],
+            "budgets": [
+                {
+                    "budget": one.budget,
+                    "kind": one.kind,
+                    "domain": one.domain,
+                    "answer": one.answer.value,
+                    "message": one.why,
+                }
+                for one in self.answers
             ],
         }
 
@@ -187,8 +198,8 @@ class Disruption:
         namespace_budgets = self.budgets_cache.by_namespace[pod.metadata.namespace]
         meta = pod.metadata
         verdict = namespace_budgets.may_disrupt(pod, self.now)
-        covering = (*namespace_budgets.covering(pod), *namespace_budgets.beyond_limit(pod))
-        return PodReport(meta.name, meta.namespace, verdict, covering)
+        answers = answers_of(namespace_budgets, pod, verdict)
+        return PodReport(meta.name, meta.namespace, verdict, answers)
 
     def _budget(self, namespace_budgets: NamespaceBudgets, budget: Budget) -> BudgetReport:
         if budget.plain is not None:

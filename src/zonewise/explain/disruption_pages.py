@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from zonewise.disruption.verdict import ALLOWED
+from zonewise.disruption.answers import Answer
+from zonewise.disruption.verdict import ALLOWED, FREE
 from zonewise.explain.budgets import BudgetReport, DomainRow, PodReport
 from zonewise.explain.columns import table
 
 Report = BudgetReport | PodReport
+
+ANSWERS = {
+    Answer.ALLOWS: "allows",
+    Answer.REFUSES: "refuses",
+    Answer.DOES_NOT_APPLY: "does not apply",
+}
 
 
 def disruption_page(report: Report) -> str:
@@ -65,10 +72,15 @@ def _pod(report: PodReport) -> list[str]:
     verdict = report.verdict
     can = "may be disrupted now" if verdict.allowed else "may not be disrupted now"
     lines = [f"Pod {report.namespace}/{report.pod} {can}: {_why(report)}."]
+    if verdict.reason.code != FREE and any(one.answer != Answer.ALLOWS for one in report.answers):
+        heads = ["BUDGET", "KIND", "DOMAIN", "ANSWER", "WHY"]
+        rows = [
+            [one.budget, one.kind, one.domain or "-", ANSWERS[one.answer], one.why or "-"]
+            for one in report.answers
+        ]
+        lines += ["", *table(heads, rows)]
     if verdict.blockers:
-        heads = ["BUDGET", "KIND", "DOMAIN"]
-        rows = [[one.budget, one.kind, one.domain] for one in verdict.blockers]
-        lines += ["", *table(heads, rows), "", verdict.reason.fix]
+        lines += ["", verdict.reason.fix]
     if verdict.charged:
         lines.append("It would be counted as unavailable until its replacement is Ready.")
     return lines
@@ -78,9 +90,9 @@ def _why(report: PodReport) -> str:
     """The reason, without words that the sentence already has."""
     verdict = report.verdict
     if verdict.reason.code == ALLOWED:
-        covering = report.covering or verdict.judged
-        names = ", ".join(f"{budget.kind} {budget.name}" for budget in covering)
-        agree = "the budget that covers it agrees" if len(covering) == 1 else ""
+        agreeing = [one for one in report.answers if one.answer == Answer.ALLOWS]
+        names = ", ".join(f"{one.kind} {one.budget}" for one in agreeing)
+        agree = "the budget that covers it agrees" if len(agreeing) == 1 else ""
         return f"{agree or 'the budgets that cover it agree'} ({names})"
     own = f"pod {report.pod} "
     message = verdict.reason.message

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from zonewise.api.objects.budgets import TopologyDisruptionBudget
 from zonewise.api.objects.events import Event
 from zonewise.controllers.budgets import BudgetsController
 from zonewise.disruption import namespace_budgets
+from zonewise.runtime.client.transport import Request
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
 
@@ -126,3 +128,49 @@ async def allowing(town: Field, name: str) -> tuple[str, str, str]:
     conditions = (await town.told(name)).status.conditions
     (condition,) = [one for one in conditions if one.type == "DisruptionAllowed"]
     return condition.status, condition.reason, condition.message
+
+
+async def columns(town: Field) -> dict[str, dict[str, str]]:
+    """What ``kubectl get tdb`` shows: the narrow columns of each budget."""
+    request = Request(
+        method="GET",
+        path=f"/apis/zonewise.io/v1alpha1/namespaces/{NS}/topologydisruptionbudgets",
+        headers={"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io"},
+    )
+    response = await town.client.transport.send(request)
+    table = json.loads(await response.read())
+    await response.close()
+    names = [(column["name"], column["priority"]) for column in table["columnDefinitions"]]
+    return {
+        row["cells"][0]: {
+            name: cell
+            for (name, priority), cell in zip(names, row["cells"], strict=True)
+            if not priority
+        }
+        for row in table["rows"]
+    }
+
+
+async def test_zeros_that_hold_updates_only_are_shown_as_such() -> None:
+    """``kubectl get tdb`` tells them from zeros that also hold a drain."""
+    async with field(3, *"abc") as town:
+        await town.budget("drains", maxUnavailable=0)
+        await town.budget("web", maxUnavailable=0, holds="Updates")
+        await asyncio.sleep(5)
+        shown = await columns(town)
+        assert shown["drains"]["Allowed"] == "a=0,b=0,c=0"
+        assert shown["web"]["Allowed"] == "a=0,b=0,c=0 (updates only)"
+        await town.edit(holds="Disruptions")
+        await asyncio.sleep(5)
+        assert (await columns(town))["web"]["Allowed"] == "a=0,b=0,c=0"
+
+
+async def test_a_line_of_an_older_version_is_written_again() -> None:
+    """A budget that was counted before the line said what it is about is corrected once."""
+    async with field(3, *"abc") as town:
+        await town.budget(maxUnavailable=0, holds="Updates")
+        await asyncio.sleep(5)
+        old = {"status": {"allowed": "a=0,b=0,c=0"}}
+        await town.client.patch(TopologyDisruptionBudget, "web", NS, old, subresource="status")
+        await asyncio.sleep(5)
+        assert (await town.told()).status.allowed == "a=0,b=0,c=0 (updates only)"

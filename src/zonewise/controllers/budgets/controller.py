@@ -264,6 +264,10 @@ class BudgetsController:
             and item.status.conditions == conditions
             and item.status.observed_generation == budget.generation
             and item.status.fingerprint == budget.fingerprint
+            and (
+                isinstance(item, PodDisruptionBudget)
+                or item.status.allowed == statuses.allowed_line(budget, rows)
+            )
         )
         if not same:
             self._written[key] = now

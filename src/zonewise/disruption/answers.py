@@ -1,0 +1,81 @@
+"""What each budget that covers a pod says about an eviction of it, whatever the others say.
+
+The verdict is what is answered to a request, and names only who refuses. These are the answers
+behind it, for people who ask which of several budgets to change: an answer that refuses is a
+blocker of the verdict, and one that allows counted the pod and had nothing against it.
+
+Budgets beyond the limit of their namespace may be thousands, and say the same: only the one that
+the verdict names is among the answers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from zonewise.api.objects.pod import Pod
+from zonewise.disruption.budget import Budget, BudgetKey
+from zonewise.disruption.grouping import WHOLE
+from zonewise.disruption.namespace_budgets import NamespaceBudgets
+from zonewise.disruption.verdict import FREE, GRANTED, Blocker, DisruptionVerdict
+
+
+class Answer(StrEnum):
+    """What a budget says."""
+
+    ALLOWS = "Allows"
+    REFUSES = "Refuses"
+    DOES_NOT_APPLY = "DoesNotApply"
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetAnswer:
+    """The answer of one budget; ``why`` is empty if it allows by its numbers."""
+
+    budget: str
+    kind: str
+    domain: str
+    answer: Answer
+    why: str = ""
+
+
+def answers_of(
+    namespace_budgets: NamespaceBudgets, pod: Pod, verdict: DisruptionVerdict
+) -> tuple[BudgetAnswer, ...]:
+    """The answers of all budgets that cover a pod, by name, kind and domain."""
+    agreeing = {budget.key for budget in verdict.judged}
+    refusing = {(one.budget, one.kind) for one in verdict.blockers}
+    answers = [_refusal(one) for one in verdict.blockers]
+    for budget in namespace_budgets.covering(pod):
+        if (budget.name, budget.kind) not in refusing:
+            domain = _domain(namespace_budgets, budget, pod)
+            answer, why = _answer(budget, domain, verdict, agreeing)
+            answers.append(BudgetAnswer(budget.name, budget.kind, domain, answer, why))
+    return tuple(sorted(answers, key=lambda one: (one.budget, one.kind, one.domain)))
+
+
+def _refusal(blocker: Blocker) -> BudgetAnswer:
+    why = blocker.why.removeprefix(f"{blocker.budget}: ")
+    return BudgetAnswer(blocker.budget, blocker.kind, blocker.domain, Answer.REFUSES, why)
+
+
+def _answer(
+    budget: Budget, domain: str, verdict: DisruptionVerdict, agreeing: set[BudgetKey]
+) -> tuple[Answer, str]:
+    if verdict.reason.code == FREE:
+        return Answer.DOES_NOT_APPLY, "the pod is not running on a node, or leaves"
+    if not budget.enforced:
+        return Answer.DOES_NOT_APPLY, "its mode is Observe"
+    if verdict.reason.code == GRANTED:
+        return Answer.ALLOWS, "granted already"
+    if budget.plain is not None or budget.key in agreeing:
+        return Answer.ALLOWS, ""
+    if budget.updates_only and budget.grouping.guards(domain):
+        return Answer.DOES_NOT_APPLY, "it holds updates only, and evicting this pod is no update"
+    return Answer.DOES_NOT_APPLY, "it does not limit disruptions where the pod runs"
+
+
+def _domain(namespace_budgets: NamespaceBudgets, budget: Budget, pod: Pod) -> str:
+    if budget.plain is not None:
+        return WHOLE
+    return namespace_budgets.counted(budget.key)[1].place(pod).domain
