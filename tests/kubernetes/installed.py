@@ -25,7 +25,7 @@ from zonewise.api.objects.admissionregistration import (
     ValidatingWebhookConfiguration,
 )
 from zonewise.install import Installation, manifests
-from zonewise.install.wanted import NAME, WEBHOOK, BudgetsMode, Role
+from zonewise.install.wanted import NAME, WEBHOOK, BudgetsMode, ClientAuthority, Role
 from zonewise.runtime.cache.cache import Cache
 from zonewise.runtime.client.client import Client
 from zonewise.runtime.client.transport import HttpsTransport
@@ -49,6 +49,7 @@ class Installed:
     namespace: str
     role: Role = "adopt"
     budgets: BudgetsMode = "off"
+    client_authority: ClientAuthority | None = None
     programs: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     @property
@@ -63,10 +64,14 @@ class Installed:
 
     async def apply(self, *flags: str) -> None:
         """Put the printed manifests onto the cluster, and run what the role needs."""
-        await asyncio.to_thread(self._kubectl, "apply", "--server-side")
+        await self.put()
         if self.asked:
             await self.start("webhook", "--listen", "127.0.0.1:0", "--host", "127.0.0.1")
         await self.lead("controller", *flags)
+
+    async def put(self) -> None:
+        """Put the printed manifests onto the cluster."""
+        await asyncio.to_thread(self._kubectl, "apply", "--server-side")
 
     async def lead(self, name: str = "controller", *flags: str) -> None:
         """Run a controller until it leads."""
@@ -82,7 +87,11 @@ class Installed:
     def _kubectl(self, *words: str) -> None:
         objects = manifests(
             Installation(
-                role=self.role, version="test", namespace=self.namespace, budgets=self.budgets
+                role=self.role,
+                version="test",
+                namespace=self.namespace,
+                budgets=self.budgets,
+                client_authority=self.client_authority,
             )
         )
         if not self.asked:
