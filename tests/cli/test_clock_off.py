@@ -1,4 +1,4 @@
-"""Programs that compare moments with the API server's clock are not ready while their own is off."""
+"""A program that relies on the API server's clock is not ready while its own is off."""
 
 from __future__ import annotations
 
@@ -27,6 +27,20 @@ sys.exit(main(sys.argv[1:]))
 """The program on a machine whose clock is off by its last argument, in seconds."""
 
 
+def started(
+    home: Path, kubeconfig: Path, name: str, port: int, shift: float
+) -> subprocess.Popen[bytes]:
+    """A program whose clock is off, with its health on this port."""
+    return subprocess.Popen(
+        [
+            *(sys.executable, "-c", SHIFTED, name, *PROGRAMS[name]),
+            *(f"--metrics-listen=127.0.0.1:{port}", f"--kubeconfig={kubeconfig}", str(shift)),
+        ],
+        env=environment(home),
+        stderr=subprocess.DEVNULL,
+    )
+
+
 async def page(port: int, path: str) -> tuple[int, str]:
     """A page of the small server; 0 while there is none."""
     try:
@@ -49,18 +63,7 @@ async def test_a_clock_that_is_off_is_told_by_readyz(
     """
     port = free_port()
     async with api(tmp_path / "cluster") as server, asyncio.timeout(LIMIT):
-        program = subprocess.Popen(
-            [
-                *(sys.executable, "-c", SHIFTED, name, *PROGRAMS[name]),
-                *(
-                    f"--metrics-listen=127.0.0.1:{port}",
-                    f"--kubeconfig={server.identity.kubeconfig}",
-                ),
-                str(shift),
-            ],
-            env=environment(tmp_path),
-            stderr=subprocess.DEVNULL,
-        )
+        program = started(tmp_path, server.identity.kubeconfig, name, port, shift)
         try:
             text = ""
             while "clock: " not in text:

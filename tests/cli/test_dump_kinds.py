@@ -171,6 +171,25 @@ def test_owners_that_were_not_dumped_are_noted(tmp_path: Path, capsys: Capture) 
     )
 
 
+@pytest.mark.parametrize("words", [("pods", "-A"), ("budgets", "-A"), ("services", "-A")])
+def test_revisions_are_never_needed_to_explain(
+    words: tuple[str, ...], tmp_path: Path, capsys: Capture
+) -> None:
+    """Only a cluster that keeps pods needs them; a dump of a StatefulSet without is complete."""
+    owner = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "web", "controller": True}
+    owned = [item | {"metadata": item["metadata"] | {"ownerReferences": [owner]}} for item in PODS]
+    group: Item = {
+        "apiVersion": "apps/v1",
+        "kind": "StatefulSet",
+        "metadata": {"name": "web", "namespace": "default"},
+        "spec": {"replicas": 2, "selector": {"matchLabels": {"app": "web"}}},
+    }
+    path = written(tmp_path, [*NODES, *owned, group, PDB, service(), SLICE])
+    result = here(capsys, "explain", *words, "-f", path)
+    assert (result.code, result.err) == (0, "")
+    assert "controllerrevisions" in DUMP_COMMAND
+
+
 def test_of_a_folder_the_others_are_told(tmp_path: Path, capsys: Capture) -> None:
     """A cluster whose dump lacks a kind is noted and left out."""
     (tmp_path / "a.json").write_text(json.dumps(listed([*NODES, *PODS])))

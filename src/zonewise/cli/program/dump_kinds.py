@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from zonewise.runtime.cache.snapshot import Snapshot
 
 KINDS = (
-    "nodes,namespaces,pods,services,endpointslices,deploy,rs,sts,ds,jobs,pdb,pvc,pv,sc,csinodes,"
-    "priorityclasses,events"
+    "nodes,namespaces,pods,services,endpointslices,deploy,rs,sts,ds,controllerrevisions,jobs,pdb,"
+    "pvc,pv,sc,csinodes,priorityclasses,events"
 )
 """Kinds that every cluster knows."""
 
