@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import random
 import time
 from pathlib import Path
@@ -14,8 +15,10 @@ from tests.explain.dumps import listed, node, pod, service
 from tests.explain.eks import ZONES, cluster
 from tests.runtime.loopback import write_kubeconfig
 
-from zonewise.api import Node, Service, convert
+from zonewise.api import CSINode, Namespace, Node, ObjectMeta, Service, convert
 from zonewise.apiserver.server import ApiServer
+from zonewise.cli.program import cluster_completion
+from zonewise.csi.takeover.controller import ConfigMap
 
 Capture = pytest.CaptureFixture[str]
 
@@ -74,8 +77,53 @@ async def test_from_a_cluster(tmp_path: Path) -> None:
     assert {one.err for one in found} == {""}
 
 
+async def test_domains_of_a_driver(tmp_path: Path) -> None:
+    """Domains that nodes are in can be taken over, by others and by all; those that are taken over
+    can be given back.
+    """
+    keys = [f"topology.csi.zonewise.io/{name}" for name in ("region", "zone")]
+    drivers = [{"name": "csi.zonewise.io", "nodeID": "n", "topologyKeys": keys}]
+    settings = json.dumps({"version": 2, "topology-takeover": {"r1/a": ["r1/b"]}})
+    server = ApiServer(tmp_path / "cluster", clock=time.time, rng=random.Random(3))
+    await server.start(0)
+    client = server.connect("test")
+    await client.create(Namespace(metadata=ObjectMeta(name="zonewise-system")))
+    meta = {"name": "csi", "namespace": "zonewise-system"}
+    await client.create(ConfigMap({"metadata": meta, "data": {"config.json": settings}}))
+    for zone in "abc":
+        labels = dict(zip(keys, ("r1", zone), strict=True))
+        await client.create(convert(Node, {"metadata": {"name": zone, "labels": labels}}))
+        body = {"metadata": {"name": zone}, "spec": {"drivers": drivers}}
+        await client.create(convert(CSINode, body))
+    call = ("__complete", "--kubeconfig", server.identity.kubeconfig, "takeover")
+    expected = {
+        ("set", ""): ["r1", "r1/a", "r1/b", "r1/c"],
+        ("set", "r1/a", "--by", "a"): ["all"],
+        ("set", "r1/a", "--by", "r1/"): ["r1/a", "r1/b", "r1/c"],
+        ("set", "r1/a", "--by", "r1/b,r1/"): ["r1/b,r1/a", "r1/b,r1/c"],
+        ("clear", ""): ["r1/a"],
+        ("set", "--drivername", "x.y", ""): [],
+        ("status", ""): [],
+    }
+    try:
+        found = {
+            line: words((await asyncio.to_thread(apart, tmp_path, *call, *line)).out)
+            for line in expected
+        }
+    finally:
+        await server.close()
+    assert found == expected
+
+
 @pytest.mark.parametrize(
-    "line", [("explain", "service", ""), ("status", "-n", ""), ("fail", "zone", "")]
+    "line",
+    [
+        ("explain", "service", ""),
+        ("status", "-n", ""),
+        ("fail", "zone", ""),
+        ("takeover", "set", ""),
+        ("takeover", "clear", ""),
+    ],
 )
 def test_no_cluster_is_no_names(line: tuple[str, ...], tmp_path: Path, capsys: Capture) -> None:
     """Nobody answers, or there is no kubeconfig: no names, no words on either stream."""
@@ -89,3 +137,29 @@ def test_a_file_that_is_no_dump_is_no_names(tmp_path: Path, capsys: Capture) -> 
     path = tmp_path / "dump.yaml"
     path.write_text("{")
     assert completed(capsys, "explain", "-f", str(path), "service", "") == []
+
+
+def test_nobody_waits_for_a_large_dump(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files that are large together, and pipes, are not read; of a folder only the first file."""
+    for name in ("a.json", "b.json"):
+        (tmp_path / name).write_text(json.dumps(listed([service(f"web-{name[0]}")])))
+    files = [str(tmp_path / name) for name in ("a.json", "b.json")]
+    both = ("explain", "-f", files[0], "-f", files[1], "service", "")
+    assert completed(capsys, *both) == ["web-a", "web-b"]
+    size = (tmp_path / "a.json").stat().st_size
+    monkeypatch.setattr(cluster_completion, "DUMP_LIMIT", size)
+    assert completed(capsys, *both) == []
+    assert completed(capsys, "explain", "-f", str(tmp_path), "service", "") == ["web-a"]
+    monkeypatch.setattr(cluster_completion, "DUMP_LIMIT", size - 1)
+    assert completed(capsys, "explain", "-f", files[0], "service", "") == []
+
+
+def test_standard_input_is_not_read(tmp_path: Path) -> None:
+    """What a person types goes to the shell, also while ``-f -`` is completed."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for name in ("-", str(pipe)):
+        result = apart(tmp_path, "__complete", "explain", "-f", name, "service", "")
+        assert (words(result.out), result.err) == ([], "")

@@ -9,7 +9,7 @@ the controller's ConfigMap ``csi-takeover``.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,16 +17,18 @@ import click
 
 from zonewise.api.errors import ConfigError, Conflict, Forbidden, NotFound, Status
 from zonewise.cli.program import interrupts
+from zonewise.cli.program.cluster_completion import completes, read
 from zonewise.cli.program.command import Command
 from zonewise.cli.program.options import Options, output_option
 
 if TYPE_CHECKING:
+    from zonewise.api import CSINode
     from zonewise.api.meta import ObjectMeta
     from zonewise.api.reason import Reason
     from zonewise.csi.takeover.status import TakeoverStatus
     from zonewise.runtime.client.client import Client
     from zonewise.storage.configuration import StorageConfiguration
-    from zonewise.storage.domains import Segments
+    from zonewise.storage.domains import DomainLabels, Segments
     from zonewise.storage.takeover import TakeoverMap
     from zonewise.storage.takeover.declaring import NodePlace
 
@@ -38,6 +40,63 @@ TRIES = 5
 ACTS_WITHIN = 5.0
 """How long a controller is waited for, in seconds."""
 LOOKS = 20
+
+
+def _domains(ctx: click.Context, _incomplete: str = "") -> list[str]:
+    """The domains that can be named: with 'set' those of nodes, with 'clear' those taken over."""
+    match ctx.params.get("action"):
+        case "set":
+            return _domains_of_nodes(ctx)
+        case "clear":
+            return _domains_taken(ctx)
+    return []
+
+
+def _domains_of_nodes(ctx: click.Context) -> list[str]:
+    from itertools import accumulate
+
+    from zonewise.api import CSINode, Node
+
+    snapshot = read(ctx, CSINode, Node)
+    if snapshot is None:
+        return []
+    labels = _labels(snapshot.all(CSINode), ctx.params.get("drivername") or DRIVER)
+    return [
+        name
+        for node in snapshot.all(Node)
+        for name in accumulate(
+            labels.of_node(node.metadata.labels).values(), lambda outer, inner: f"{outer}/{inner}"
+        )
+    ]
+
+
+def _domains_taken(ctx: click.Context) -> list[str]:
+    from zonewise.csi.takeover.controller import ConfigMap
+    from zonewise.csi.takeover.status import CONFIG, KEY
+    from zonewise.storage.configuration import parse_configuration
+    from zonewise.storage.domains import DomainLabels
+
+    namespace = ctx.params.get("namespace") or NAMESPACE
+    snapshot = read(ctx, ConfigMap, namespace=namespace)
+    found = snapshot.get(ConfigMap, CONFIG, namespace) if snapshot is not None else None
+    if found is None:
+        return []
+    labels = DomainLabels(ctx.params.get("drivername") or DRIVER)
+    try:
+        return list(parse_configuration(str(found.get("data", KEY)), labels).takeover.targets)
+    except ConfigError:
+        return []
+
+
+def _stand_ins(ctx: click.Context, incomplete: str) -> list[str]:
+    """Lists of domains that go on with one more."""
+    from zonewise.storage.takeover.standing_in import ALL
+
+    begun = incomplete.rpartition(",")[0]
+    if not begun:
+        return [ALL, *_domains_of_nodes(ctx)]
+    given = begun.split(",")
+    return [f"{begun},{name}" for name in _domains_of_nodes(ctx) if name not in given]
 
 
 @click.command(
@@ -52,8 +111,13 @@ LOOKS = 20
     ),
 )
 @click.argument("action", metavar="status|set|clear", type=click.Choice(["status", "set", "clear"]))
-@click.argument("domain", required=False, metavar="[DOMAIN]")
-@click.option("--by", metavar="DOMAIN,…|all", help="With 'set': the domains that stand in.")
+@click.argument("domain", required=False, metavar="[DOMAIN]", shell_complete=completes(_domains))
+@click.option(
+    "--by",
+    metavar="DOMAIN,…|all",
+    shell_complete=completes(_stand_ins),
+    help="With 'set': the domains that stand in.",
+)
 @click.option(
     "--force", is_flag=True, help="With 'set': take over a domain although nodes of it are Ready."
 )
@@ -328,7 +392,6 @@ async def _seen(
     from zonewise.api import CSINode, Node, PersistentVolume, PersistentVolumeClaim, Pod
     from zonewise.csi.takeover.volumes import VolumeUses
     from zonewise.runtime.cache.snapshot import Snapshot
-    from zonewise.storage.domains import DomainLabels, short
     from zonewise.storage.pools import pools_of
     from zonewise.storage.takeover import away_from_home, covers, home_of, takeover_warnings
     from zonewise.storage.takeover.declaring import NodePlace
@@ -340,16 +403,9 @@ async def _seen(
             _Listed(snapshot.all(kind))
             for kind in (Pod, PersistentVolumeClaim, PersistentVolume, Node)
         )
-        keys = {
-            key
-            for one in snapshot.all(CSINode)
-            for entry in one.spec.drivers or ()
-            if entry.name == driver
-            for key in entry.topology_keys or ()
-        }
+        labels = _labels(snapshot.all(CSINode), driver)
     except Forbidden:
         return _Seen()
-    labels = DomainLabels(driver, tuple(sorted(keys, key=short)))
     uses = VolumeUses(pods, claims, volumes, nodes, labels)
     found = [one for one in uses.uses() if not given or covers(given, one.home)]
     places = tuple(NodePlace(*uses.place(node.metadata.name)) for node in nodes)
@@ -364,9 +420,23 @@ async def _seen(
         takeover_warnings(configuration.takeover, pools, at),
         away_from_home(found, configuration.takeover),
         places,
-        (*at, *(pool.segments for pool in pools), *homes) if keys else (),
-        bool(keys),
+        (*at, *(pool.segments for pool in pools), *homes) if labels.labels else (),
+        bool(labels.labels),
     )
+
+
+def _labels(nodes: Iterable[CSINode], driver: str) -> DomainLabels:
+    """The labels that name a driver's domains, as kubelets know them."""
+    from zonewise.storage.domains import DomainLabels, short
+
+    keys = {
+        key
+        for node in nodes
+        for entry in node.spec.drivers or ()
+        if entry.name == driver
+        for key in entry.topology_keys or ()
+    }
+    return DomainLabels(driver, tuple(sorted(keys, key=short)))
 
 
 class _Listed:
