@@ -210,8 +210,11 @@ def _serve(
 
     async def main(process: Process) -> None:
         async with AsyncExitStack() as stack:
-            place = await _place(process, stack, options, labels, node_id, orchestrator, told)
             threads = Threads()
+            # What is used ends last: calls, parts, the connection of parts, threads.
+            stack.callback(threads.close)
+            place = await _place(process, stack, options, labels, node_id, orchestrator, told)
+            await stack.enter_async_context(process.parts())
             driver = open_driver(
                 labels.driver,
                 data,
@@ -225,24 +228,15 @@ def _serve(
             file.on_change(data.prepare)
             server = SocketServer(driver.calls, path)
             await server.start()
-            try:
-                process.spawn(file.run(), name="configuration")
-                if leading is not None:
-                    process.spawn(
-                        lead(options, file, labels, data, threads, leading),
-                        name="takeover",
-                    )
-                process.ready = True
-                logger("csi").info(
-                    "serving",
-                    endpoint=endpoint,
-                    driver=labels.driver,
-                    pools=len(file.current.pools),
-                )
-                await process.stopping.wait()
-            finally:
-                await server.stop()
-                threads.close()
+            stack.push_async_callback(server.stop)
+            process.spawn(file.run(), name="configuration")
+            if leading is not None:
+                process.spawn(lead(options, file, labels, data, threads, leading), name="takeover")
+            process.ready = True
+            logger("csi").info(
+                "serving", endpoint=endpoint, driver=labels.driver, pools=len(file.current.pools)
+            )
+            await process.stopping.wait()
 
     try:
         return run(main)
@@ -266,7 +260,6 @@ async def _place(
     from zonewise.cli.program.connection import connected
 
     client = await stack.enter_async_context(connected(options))
-    await stack.enter_async_context(process.parts())
     found = LabelledDomain(client, node_id, labels)
     process.spawn(found.run(), name="labels")
     return found
