@@ -32,7 +32,7 @@ from zonewise.disruption import (
     ScaleOwner,
     owner_of,
 )
-from zonewise.disruption.answers import BudgetAnswer, answers_of
+from zonewise.explain.budget_answers import BudgetAnswer, answers_of
 from zonewise.explain.cluster import DEFAULT_NAMESPACE
 
 T = TypeVar("T", bound=Object)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from zonewise.disruption.answers import Answer
 from zonewise.disruption.verdict import ALLOWED, FREE
+from zonewise.explain.budget_answers import AnswerCode
 from zonewise.explain.budgets import BudgetReport, DomainRow, PodReport
 from zonewise.explain.columns import table
 
 Report = BudgetReport | PodReport
 
 ANSWERS = {
-    Answer.ALLOWS: "allows",
-    Answer.REFUSES: "refuses",
-    Answer.DOES_NOT_APPLY: "does not apply",
+    AnswerCode.ALLOWS: "allows",
+    AnswerCode.REFUSES: "refuses",
+    AnswerCode.DOES_NOT_APPLY: "does not apply",
 }
 
 
@@ -72,7 +72,9 @@ def _pod(report: PodReport) -> list[str]:
     verdict = report.verdict
     can = "may be disrupted now" if verdict.allowed else "may not be disrupted now"
     lines = [f"Pod {report.namespace}/{report.pod} {can}: {_why(report)}."]
-    if verdict.reason.code != FREE and any(one.answer != Answer.ALLOWS for one in report.answers):
+    if verdict.reason.code != FREE and any(
+        one.answer != AnswerCode.ALLOWS for one in report.answers
+    ):
         heads = ["BUDGET", "KIND", "DOMAIN", "ANSWER", "WHY"]
         rows = [
             [one.budget, one.kind, one.domain or "-", ANSWERS[one.answer], one.why or "-"]
@@ -90,7 +92,7 @@ def _why(report: PodReport) -> str:
     """The reason, without words that the sentence already has."""
     verdict = report.verdict
     if verdict.reason.code == ALLOWED:
-        agreeing = [one for one in report.answers if one.answer == Answer.ALLOWS]
+        agreeing = [one for one in report.answers if one.answer == AnswerCode.ALLOWS]
         names = ", ".join(f"{one.kind} {one.budget}" for one in agreeing)
         agree = "the budget that covers it agrees" if len(agreeing) == 1 else ""
         return f"{agree or 'the budgets that cover it agree'} ({names})"

@@ -20,7 +20,7 @@ from zonewise.disruption.namespace_budgets import NamespaceBudgets
 from zonewise.disruption.verdict import FREE, GRANTED, Blocker, DisruptionVerdict
 
 
-class Answer(StrEnum):
+class AnswerCode(StrEnum):
     """What a budget says."""
 
     ALLOWS = "Allows"
@@ -35,7 +35,7 @@ class BudgetAnswer:
     budget: str
     kind: str
     domain: str
-    answer: Answer
+    answer: AnswerCode
     why: str = ""
 
 
@@ -56,23 +56,26 @@ def answers_of(
 
 def _refusal(blocker: Blocker) -> BudgetAnswer:
     why = blocker.why.removeprefix(f"{blocker.budget}: ")
-    return BudgetAnswer(blocker.budget, blocker.kind, blocker.domain, Answer.REFUSES, why)
+    return BudgetAnswer(blocker.budget, blocker.kind, blocker.domain, AnswerCode.REFUSES, why)
 
 
 def _answer(
     budget: Budget, domain: str, verdict: DisruptionVerdict, agreeing: set[BudgetKey]
-) -> tuple[Answer, str]:
+) -> tuple[AnswerCode, str]:
     if verdict.reason.code == FREE:
-        return Answer.DOES_NOT_APPLY, "the pod is not running on a node, or leaves"
+        return AnswerCode.DOES_NOT_APPLY, "the pod is not running on a node, or leaves"
     if not budget.enforced:
-        return Answer.DOES_NOT_APPLY, "its mode is Observe"
+        return AnswerCode.DOES_NOT_APPLY, "its mode is Observe"
     if verdict.reason.code == GRANTED:
-        return Answer.ALLOWS, "granted already"
+        return AnswerCode.ALLOWS, "granted already"
     if budget.plain is not None or budget.key in agreeing:
-        return Answer.ALLOWS, ""
+        return AnswerCode.ALLOWS, ""
     if budget.updates_only and budget.grouping.guards(domain):
-        return Answer.DOES_NOT_APPLY, "it holds updates only, and evicting this pod is no update"
-    return Answer.DOES_NOT_APPLY, "it does not limit disruptions where the pod runs"
+        return (
+            AnswerCode.DOES_NOT_APPLY,
+            "it holds updates only, and evicting this pod is no update",
+        )
+    return AnswerCode.DOES_NOT_APPLY, "it does not limit disruptions where the pod runs"
 
 
 def _domain(namespace_budgets: NamespaceBudgets, budget: Budget, pod: Pod) -> str:
