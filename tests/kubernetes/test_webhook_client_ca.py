@@ -45,7 +45,7 @@ ConfigMap = unstructured(Resource("", "v1", "ConfigMap", "configmaps"))
 def printed(kind: str, folder: Path) -> str:
     """The file of a kind that the page prints, with paths in a folder of ours."""
     blocks = re.findall(r"^```yaml\n(.*?)^```", PAGE.read_text(), re.M | re.S)
-    text = next(block for block in blocks if yaml.safe_load(block).get("kind") == kind)
+    text: str = next(block for block in blocks if yaml.safe_load(block).get("kind") == kind)
     return text.replace(PRINTED_FOLDER, str(folder))
 
 
@@ -130,15 +130,13 @@ async def pods(client: Client) -> None:
         meta = {"name": name, "namespace": "shop", "labels": {"app": "web"}}
         await client.create(convert(Pod, {"metadata": meta, "spec": spec}))
         await client.patch(Pod, name, "shop", {"status": ready}, subresource="status")
-    spec = {
+    allowance = {
         "minAvailable": 1,
         "selector": {"matchLabels": {"app": "web"}},
         "nodeSelectorTerm": {"matchExpressions": [ZONE]},
     }
-    meta = {"name": "web", "namespace": "shop"}
-    budget = await client.create(
-        convert(TopologyDisruptionBudget, {"metadata": meta, "spec": spec})
-    )
+    body = {"metadata": {"name": "web", "namespace": "shop"}, "spec": allowance}
+    budget = await client.create(convert(TopologyDisruptionBudget, body))
     async with asyncio.timeout(PATIENCE):
         while not budget.status.domains:
             await asyncio.sleep(0.1)
