@@ -9,7 +9,17 @@ from typing import Any
 
 import pytest
 from tests.cli.run_program import here
-from tests.explain.dumps import endpoint, listed, node, part, pod, service
+from tests.explain.dumps import (
+    NO_PDB,
+    NO_TDB,
+    endpoint,
+    listed,
+    node,
+    part,
+    pod,
+    service,
+    with_budgets,
+)
 
 from zonewise.cli.program.dump_kinds import DUMP_COMMAND
 
@@ -30,7 +40,6 @@ def budget(kind: str, version: str) -> Item:
 
 PDB = budget("PodDisruptionBudget", "policy/v1")
 TDB = budget("TopologyDisruptionBudget", "zonewise.io/v1alpha1")
-EMPTY: Item = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudgetList", "items": []}
 NODES = [node("n1", "a"), node("n2", "b")]
 PODS = [pod("10.0.0.1", "n1"), pod("10.0.0.2", "n2")]
 SLICE = part([endpoint("10.0.0.1", on="n1"), endpoint("10.0.0.2", on="n2")])
@@ -64,6 +73,8 @@ def written(folder: Path, items: Iterable[Item]) -> Path:
         (("pods", "-A"), [*NODES, *PODS], "PodDisruptionBudget"),
         (("pod", "p-10.0.0.1"), [*NODES, *PODS], "PodDisruptionBudget"),
         (("budgets", "-A"), [*NODES, *PODS], "PodDisruptionBudget"),
+        (("pods", "-A"), [*NODES, *PODS, TDB], "PodDisruptionBudget"),
+        (("pod", "p-10.0.0.1"), [*NODES, *PODS, TDB], "PodDisruptionBudget"),
         (("pods", "-A"), [*NODES, PDB], "Pod"),
         (("pods", "-A"), [*PODS, PDB], "Node"),
         (("budgets", "-A"), [*PODS, TDB], "Node"),
@@ -122,26 +133,50 @@ def test_a_cluster_without_budgets_can_be_told(tmp_path: Path, capsys: Capture) 
     path = written(tmp_path, [*NODES, *PODS])
     refused = here(capsys, "explain", "pods", "-A", "-f", path)
     assert refused.sentence().endswith(f"or if the cluster has none add what {RAW} prints")
-    (tmp_path / "pdb.json").write_text(json.dumps(EMPTY))
-    result = here(capsys, "explain", "pods", "-A", "-f", path, "-f", tmp_path / "pdb.json")
+    for name, empty in (("pdb.json", NO_PDB), ("tdb.json", NO_TDB)):
+        (tmp_path / name).write_text(json.dumps(empty))
+    files = ("-f", path, "-f", tmp_path / "pdb.json", "-f", tmp_path / "tdb.json")
+    result = here(capsys, "explain", "pods", "-A", *files)
     assert (result.code, result.err) == (0, "")
     assert result.out.count("Uncovered") == 2
 
 
-def test_budgets_of_ours_are_not_needed(tmp_path: Path, capsys: Capture) -> None:
-    """A server without the definitions cannot dump them."""
-    path = written(tmp_path, [*NODES, *PODS, PDB])
-    assert here(capsys, "explain", "pods", "-A", "-f", path).err == ""
+def definition(name: str) -> Item:
+    """A CustomResourceDefinition."""
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": name},
+    }
 
 
-def test_budgets_of_ours_alone_are_noted(tmp_path: Path, capsys: Capture) -> None:
-    """They may be all there are; that others were not read is said, once for all files."""
+OUR_DEFINITION = definition("topologydisruptionbudgets.zonewise.io")
+
+
+@pytest.mark.parametrize(
+    ("more", "noted"),
+    [
+        ([], True),
+        ([OUR_DEFINITION], True),
+        ([definition("widgets.example.com")], False),
+        ([TDB], False),
+    ],
+)
+def test_budgets_of_ours_that_were_not_dumped_are_noted(
+    more: list[Item], noted: bool, tmp_path: Path, capsys: Capture
+) -> None:
+    """A server without the definitions cannot dump them, so the dump is read; unless it shows that
+    there are none, a note says once for all files how to dump them.
+    """
     for name in ("a.json", "b.json", "c.json"):
-        (tmp_path / name).write_text(json.dumps(listed([*NODES, *PODS, TDB])))
+        (tmp_path / name).write_text(json.dumps(listed([*NODES, *PODS, PDB, *more])))
     result = here(capsys, "explain", "pods", "-A", "-f", tmp_path)
     assert result.code == 0
-    assert result.err.startswith("note: there is no PodDisruptionBudget in a.json and 2 more; dump")
-    assert result.err.count("\n") == 1
+    said = (
+        "note: there is no TopologyDisruptionBudget in a.json and 2 more; if the cluster has them,"
+        " dump them as well: kubectl get tdb -A -o yaml > own.yaml, and add -f own.yaml\n"
+    )
+    assert result.err == (said if noted else "")
 
 
 def test_owners_that_were_not_dumped_are_noted(tmp_path: Path, capsys: Capture) -> None:
@@ -184,7 +219,8 @@ def test_revisions_are_never_needed_to_explain(
         "metadata": {"name": "web", "namespace": "default"},
         "spec": {"replicas": 2, "selector": {"matchLabels": {"app": "web"}}},
     }
-    path = written(tmp_path, [*NODES, *owned, group, PDB, service(), SLICE])
+    path = written(tmp_path, [])
+    path.write_text(with_budgets([*NODES, *owned, group, PDB, service(), SLICE], NO_TDB))
     result = here(capsys, "explain", *words, "-f", path)
     assert (result.code, result.err) == (0, "")
     assert "controllerrevisions" in DUMP_COMMAND

@@ -13,6 +13,7 @@ import pytest
 from tests.cli.run_program import here
 from tests.disruption.model import Case, goes, numbers
 from tests.disruption.test_arithmetic import CASES, drawn, made
+from tests.explain.dumps import with_budgets
 
 from zonewise.api.values import times
 from zonewise.disruption import ELSEWHERE
@@ -169,7 +170,7 @@ def test_what_cannot_be_told(
 def told(capsys: Capture, tmp_path: Path, what: str, *objects: Item) -> dict[str, Item]:
     """What is said of a cluster of these objects, by name."""
     path = tmp_path / "dump.json"
-    path.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)}))
+    path.write_text(with_budgets(objects))
     result = here(capsys, "explain", f"{what}s", "-A", "-f", str(path), "-o", "jsonl")
     assert result.code == 0, result.err
     return {row[what]: row for row in map(json.loads, result.out.splitlines())}
@@ -327,8 +328,7 @@ def test_a_folder_of_clusters_agrees_with_the_model(tmp_path: Path, capsys: Capt
     """Every number and verdict of many dumps is the model's, whatever their order of objects."""
     cases = {f"case-{seed:03}.json": drawn(seed) for seed in range(0, CASES, 4)}
     for number, (name, case) in enumerate(cases.items()):
-        value = {"apiVersion": "v1", "kind": "List", "items": items(case, number)}
-        (tmp_path / name).write_text(json.dumps(value))
+        (tmp_path / name).write_text(with_budgets(items(case, number)))
     result = here(capsys, "explain", "budgets", "-A", "-f", str(tmp_path), "-o", "jsonl")
     assert result.code == 0
     told = {row["file"]: row for row in map(json.loads, result.out.splitlines())}

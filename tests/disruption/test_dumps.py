@@ -9,6 +9,7 @@ import pytest
 from tests.cli.run_program import here
 from tests.disruption.drawn_dumps import MOMENTS, dump
 from tests.disruption.dump_model import Count, Dump, Row, is_plain, verdict
+from tests.explain.dumps import with_budgets
 
 CASES = 600
 LATEST = max(MOMENTS.values())
@@ -33,8 +34,7 @@ def test_many_clusters_are_told_as_the_model_tells_them(
     """
     towns = {f"{seed:04}.json": dump(seed) for seed in range(CASES)}
     for name, items in towns.items():
-        value = {"apiVersion": "v1", "kind": "List", "items": items}
-        (tmp_path / name).write_text(json.dumps(value))
+        (tmp_path / name).write_text(with_budgets(items))
     budgets, pods = rows(capsys, "budgets", tmp_path), rows(capsys, "pods", tmp_path)
     codes = set()
     for name, items in towns.items():

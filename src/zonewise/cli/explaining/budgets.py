@@ -11,7 +11,7 @@ import click
 
 from zonewise.api.errors import ConfigError
 from zonewise.cli.program import interrupts
-from zonewise.cli.program.dump_kinds import advice, lacking
+from zonewise.cli.program.dump_kinds import BUDGETS_ADVICE, advice, lacking, unknown_budgets
 from zonewise.cli.program.options import Options
 from zonewise.cli.program.screen import is_plain, rendered
 from zonewise.cli.program.sources import (
@@ -74,11 +74,12 @@ def explain(
 
 
 def _dumped(files: Sequence[str], what: str) -> list[_Source]:
-    """The clusters of dumps; what they lack is refused, or noted where the verdict stays safe.
+    """The clusters of dumps; what they lack is refused, or noted.
 
-    A server without our definitions has no TopologyDisruptionBudget, so a dump needs none. One that
-    has some may come from a cluster without PodDisruptionBudgets, and pods' owners may be gone. A
-    budget without pods allows nothing.
+    A pod may go only if all its budgets agree, so a dump that says nothing of PodDisruptionBudgets
+    does not tell. A server without our definitions cannot dump TopologyDisruptionBudgets: that
+    there are none in a dump is noted, unless it shows that its cluster has none. Pods' owners may
+    be gone, and a budget without pods or owners allows nothing.
     """
     from zonewise.api import Node, Pod, PodDisruptionBudget, TopologyDisruptionBudget
 
@@ -89,10 +90,10 @@ def _dumped(files: Sequence[str], what: str) -> list[_Source]:
         needed: list[type[Any]] = [Node]
         helpful: list[type[Any]] = []
         (needed if what == "pod" else helpful).append(Pod)
-        if snapshot.lacks(TopologyDisruptionBudget):
+        if what == "pod" or snapshot.lacks(TopologyDisruptionBudget):
             needed.append(PodDisruptionBudget)
-        elif what == "pod":
-            helpful.append(PodDisruptionBudget)
+        if what == "pod" and unknown_budgets(snapshot):
+            absences.append((TopologyDisruptionBudget.resource.kind, file, BUDGETS_ADVICE))
         absences += [
             (kind.resource.kind, file, advice([kind], snapshot))
             for kind in helpful

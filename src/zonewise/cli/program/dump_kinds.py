@@ -27,6 +27,12 @@ OWN_KINDS = "tdb,domainrollouts,disruptionledgers,podlocators"
 
 DUMP_COMMAND = f"kubectl get {KINDS} -A -o yaml"
 
+BUDGETS_ADVICE = (
+    "if the cluster has them, dump them as well: kubectl get tdb -A -o yaml > own.yaml, and add"
+    " -f own.yaml"
+)
+"""How to get TopologyDisruptionBudgets, which only some clusters know."""
+
 _ALWAYS_THERE = frozenset({"nodes", "services", "endpointslices", "pods"})
 """Resources of which no cluster in use has none."""
 
@@ -48,3 +54,19 @@ def advice(kinds: Sequence[type[Any]], snapshot: Snapshot) -> str:
     if paths:
         text += f", or if the cluster has none add what kubectl get --raw {paths[0]} prints"
     return text
+
+
+def unknown_budgets(snapshot: Snapshot) -> bool:
+    """Whether a dump leaves open if its cluster has TopologyDisruptionBudgets.
+
+    It does not if it has some, or a list of them, or the definitions of the cluster without theirs.
+    """
+    from zonewise.api.objects.budgets import TopologyDisruptionBudget
+    from zonewise.api.objects.extensions import CustomResourceDefinition
+
+    resource = TopologyDisruptionBudget.resource
+    name = f"{resource.plural}.{resource.group}"
+    undefined = not snapshot.lacks(CustomResourceDefinition) and not snapshot.get(
+        CustomResourceDefinition, name
+    )
+    return snapshot.lacks(TopologyDisruptionBudget) and not undefined
