@@ -482,6 +482,66 @@ def test_a_budget_that_holds_updates_says_so(tmp_path: Path, capsys: Capture) ->
     ]
 
 
+def _page(capsys: Capture, tmp_path: Path, budget: Item, what: str = "budget") -> list[str]:
+    """What is said of a budget of four pods, or of the first of them."""
+    owner = {
+        "apiVersion": "apps/v1",
+        "kind": "ReplicaSet",
+        "metadata": {"name": "web-1", "namespace": "shop"},
+        "spec": {"replicas": 4},
+    }
+    pods = [owned(f"p{n}", "apps/v1", "ReplicaSet", "web-1") for n in range(4)]
+    path = tmp_path / "dump.json"
+    path.write_text(with_budgets([NODE, owner, *pods, budget]))
+    name = "p0" if what == "pod" else budget["metadata"]["name"]
+    result = here(capsys, "explain", what, name, "-n", "shop", "-f", path)
+    assert result.code == 0, result.err
+    return result.out.splitlines()
+
+
+@pytest.mark.parametrize(
+    "spec", [{"maxUnavailable": 0}, {"minAvailable": "100%"}, {"minAvailable": 10}]
+)
+@pytest.mark.parametrize("plain", [False, True])
+def test_a_budget_that_never_allows_is_told_as_its_pods_are(
+    spec: Item, plain: bool, tmp_path: Path, capsys: Capture
+) -> None:
+    """The page of the budget has the sentence that the page of a pod has."""
+    budget = _budget("web", **spec)
+    if plain:
+        needs = 10 if spec == {"minAvailable": 10} else 4
+        budget |= {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget"}
+        budget["status"] = {"currentHealthy": 4, "desiredHealthy": needs, "expectedPods": 4}
+    page = _page(capsys, tmp_path, budget)
+    said = [line for line in page if "never allows a disruption. Change or delete" in line]
+    assert len(said) == 1
+    assert said[0] in _page(capsys, tmp_path, budget, "pod")
+
+
+def test_the_first_line_of_a_budget_says_what_it_refuses_at_all(
+    tmp_path: Path, capsys: Capture
+) -> None:
+    """One that observes refuses nothing, and one of a DomainRollout does not refuse drains."""
+    page = _page(capsys, tmp_path, _budget("web", maxUnavailable=0, mode="Observe"))
+    assert page[0] == (
+        "TopologyDisruptionBudget shop/web: it observes only, and nothing is refused (mode:"
+        " Observe); enforced, pods that may be disrupted now: * 0."
+    )
+    assert not any("never" in line for line in page)
+    made = _budget("web-rollout", maxUnavailable=0, holds="Updates")
+    made["metadata"]["ownerReferences"] = [
+        {"apiVersion": "zonewise.io/v1alpha1", "kind": "DomainRollout", "name": "web"}
+        | {"uid": "1", "controller": True}
+    ]
+    page = _page(capsys, tmp_path, made)
+    assert page[0] == (
+        "TopologyDisruptionBudget shop/web-rollout: it holds updates only, for DomainRollout web:"
+        " drains are allowed for pods of the newest revision; for updates, pods that may be"
+        " disrupted now: * 0."
+    )
+    assert not any("never" in line for line in page)
+
+
 def _budget(name: str, **spec: Any) -> Item:
     """A TopologyDisruptionBudget of the same pods."""
     limits = {"selector": BUDGET["spec"]["selector"], **spec}

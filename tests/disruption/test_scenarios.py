@@ -580,6 +580,56 @@ def test_a_budget_that_never_allows_anything_says_so() -> None:
     )
 
 
+def test_never_is_not_said_while_a_surge_leaves_spare_pods() -> None:
+    """Pods of an old revision are held, and the numbers say that one pod of the domain is spare."""
+    made = namespace_budgets(
+        [pod("a-0", "n-a"), *(pod(f"a-{n}", "n-a", owner="web-2") for n in (1, 2))],
+        tdb(**per_zone(maxUnavailable=0), domains={"a": 2}),
+        owners=deployment(2, revisions=2),
+    )
+    fix = made.may_disrupt(made.pods["uid-a-0"], NOW).reason.fix
+    assert "never" not in fix
+    assert "needs all 2 pods of domain a; 1 spare now" in fix
+
+
+def test_a_budget_that_needs_more_pods_than_it_expects_says_how_many() -> None:
+    """More pods would help, so both ways out are named."""
+    status = {"expectedPods": 1, "desiredHealthy": 5, "currentHealthy": 1}
+    made = namespace_budgets(spread(a=1), pdb("cart-min", minAvailable=5, status=status))
+    assert made.may_disrupt(made.pods["uid-a-0"], NOW).reason.fix == (
+        "Waiting does not help: PodDisruptionBudget cart-min needs 5 healthy pods and expects 1, so"
+        " with 1 pod it never allows a disruption. Change or delete the budget, or run more pods."
+    )
+    domains = namespace_budgets(spread(a=1), tdb(**per_zone(minAvailable=5)), replicas=1)
+    fix = domains.may_disrupt(domains.pods["uid-a-0"], NOW).reason.fix
+    assert "needs 5 healthy pods in domain a and expects 1, so with 1 pod it never" in fix
+
+
+def test_of_two_plain_budgets_the_one_that_never_allows_is_removed() -> None:
+    """If the other one stays the pod can go; if both never allow, one has to be changed as well."""
+    never = {"expectedPods": 9, "desiredHealthy": 9, "currentHealthy": 9}
+    some = {"expectedPods": 9, "desiredHealthy": 8, "currentHealthy": 9, "disruptionsAllowed": 1}
+    made = namespace_budgets(spread(a=9), pdb("shut", status=never), pdb("some", status=some))
+    fix = made.may_disrupt(made.pods["uid-a-0"], NOW).reason.fix
+    assert fix.startswith("Delete PodDisruptionBudget shut, or narrow")
+    assert fix.endswith("shut never allows a disruption, and some may stay.")
+    both = namespace_budgets(spread(a=9), pdb("shut", status=never), pdb("tight", status=never))
+    fix = both.may_disrupt(both.pods["uid-a-0"], NOW).reason.fix
+    assert fix.startswith("Delete PodDisruptionBudget tight, or narrow")
+    assert fix.endswith("and change shut too: none of them allows a disruption.")
+
+
+def test_budgets_of_two_kinds_on_a_pod_are_named_with_their_kind() -> None:
+    """Both may have the same name."""
+    status = {"expectedPods": 9, "desiredHealthy": 9, "currentHealthy": 9}
+    made = namespace_budgets(
+        spread(a=9), pdb("web", status=status), tdb(**per_zone(maxUnavailable=0))
+    )
+    message = made.may_disrupt(made.pods["uid-a-0"], NOW).reason.message
+    assert message.startswith("PodDisruptionBudget web: needs 9")
+    assert "; TopologyDisruptionBudget web: needs 9" in message
+
+
 def test_two_plain_budgets_of_a_pod_say_which_to_remove() -> None:
     """The one that needs fewer healthy pods is named, so that what protects most stays."""
     loose = pdb("loose", status={"expectedPods": 9, "desiredHealthy": 1, "disruptionsAllowed": 8})

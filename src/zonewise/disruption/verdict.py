@@ -41,6 +41,7 @@ from zonewise.disruption.budget import POD_BUDGET, Budget, BudgetKey
 from zonewise.disruption.domain_counts import DomainCounts, PodPlace, identity
 from zonewise.disruption.grouping import WHOLE
 from zonewise.disruption.ledger import Ledger
+from zonewise.disruption.never import domain_advice, one_too_many, place_of, plain_advice
 from zonewise.disruption.owners import Owners, reference_of
 from zonewise.disruption.pdb import Asked
 from zonewise.disruption.standing import NONE_GRANTED, BudgetStanding, Granted
@@ -244,7 +245,7 @@ class Round:
                 why = str(standing.trouble).rstrip(".")
         elif self._closed(budget, standing, place, evicting):
             why = (
-                f"no pod of {_in(place.domain)} may be unavailable, and this one is of an old"
+                f"no pod of {place_of(place.domain)} may be unavailable, and this one is of an old"
                 f" revision: {standing.outdated(place.domain)} such pods are Ready,"
                 f" {domain.expected} expected"
             )
@@ -253,13 +254,9 @@ class Round:
         elif evicting and not budget.always_allow:
             healthy = standing.healthy(place.domain)
             if healthy < domain.desired:
-                why = (
-                    f"needs {domain.desired} healthy pods in {_in(place.domain)} and has {healthy}"
-                )
+                why = _lacks(domain.desired, healthy, place.domain)
         if why:
-            fix = ""
-            if standing.trouble is None and domain.desired >= domain.expected:
-                fix = _never(budget, f"every pod it expects in {_in(place.domain)} to be healthy")
+            fix = domain_advice(standing, place.domain)
             why = f"{budget.name}: {why}"
             return (Blocker(budget.name, budget.kind, place.domain, why, fix),)
         return (budget,)
@@ -313,10 +310,10 @@ def plain_blockers(pod: Pod, covering: Sequence[Budget]) -> list[Blocker]:
     termed = any(budget.kind == POD_BUDGET and budget.plain is None for budget in covering)
     if len(plain) > 1 and not termed:
         why = "this pod has more than one PodDisruptionBudget, which evictions do not support"
-        fix = _one_too_many(plain)
+        fix = one_too_many(plain)
         return [plain_blocker(budget, f"{budget.name}: {why}", fix) for budget in plain]
     return [
-        plain_blocker(budget, why, _plain_never(budget))
+        plain_blocker(budget, why, plain_advice(budget))
         for budget in plain
         if (why := plain_refusal(budget, is_ready=ready(pod)))
     ]
@@ -345,42 +342,6 @@ def plain_blocker(budget: Budget, why: str, fix: str = "") -> Blocker:
     return Blocker(budget.name, budget.kind, WHOLE, why, fix)
 
 
-def _never(budget: Budget, needs: str) -> str:
-    """What to do about a budget that allows nothing however healthy its pods are."""
-    if budget.updates_only:
-        return (
-            f"It may go when {budget.name} opens its domain; it holds updates only, and evictions"
-            " of pods of the newest revision are not held."
-        )
-    return (
-        f"Waiting does not help: {budget.kind} {budget.name} needs {needs}, so it never allows a"
-        " disruption. Change or delete the budget."
-    )
-
-
-def _plain_never(budget: Budget) -> str:
-    assert budget.plain is not None
-    status = budget.plain.status
-    if status.expected_pods and status.desired_healthy >= status.expected_pods:
-        return _never(budget, f"all {status.expected_pods} pods it expects to be healthy")
-    return ""
-
-
-def _one_too_many(plain: Sequence[Budget]) -> str:
-    """Which of several plain budgets of a pod to remove: not the one that needs most pods."""
-
-    def needs(budget: Budget) -> tuple[int, str]:
-        assert budget.plain is not None
-        return -budget.plain.status.desired_healthy, budget.name
-
-    kept, *others = sorted(plain, key=needs)
-    names = " and ".join(budget.name for budget in others)
-    return (
-        f"Delete PodDisruptionBudget {names}, or narrow the selector so that it does not match this"
-        f" pod; {kept.name} needs at least as many healthy pods and may stay."
-    )
-
-
 def _goes_freely(pod: Pod) -> bool:
     return pdb.goes_freely(pod) or not pod.spec.node_name
 
@@ -391,13 +352,13 @@ def _short_of(standing: BudgetStanding, name: str) -> str:
         return ""
     other = standing.disturbed_elsewhere(name)
     if other is not None:
-        return f"one domain at a time, and {_in(other)} lacks a healthy pod"
+        return f"one domain at a time, and {place_of(other)} lacks a healthy pod"
     desired, healthy = standing.domains[name].desired, standing.healthy(name)
-    return f"needs {desired} healthy pods in {_in(name)} and has {healthy}"
+    return _lacks(desired, healthy, name)
 
 
-def _in(name: str) -> str:
-    return "all domains" if name == WHOLE else f"domain {name}" if name else "no domain"
+def _lacks(desired: int, healthy: int, name: str) -> str:
+    return f"needs {desired} healthy pods in {place_of(name)} and has {healthy}"
 
 
 def _reason(code: str, pod: Pod, what: str) -> Reason:
@@ -416,9 +377,13 @@ def blocked(
     blockers = tuple(sorted(blockers))
     meta = pod.metadata
     by_budget = Counter(blocker.budget for blocker in blockers)
+    kinds = {*(blocker.kind for blocker in blockers), *(budget.kind for budget in judged)}
     reason = Reason(
         code=BLOCKED,
-        message="; ".join(f"the budget {blocker.why}" for blocker in blockers),
+        message="; ".join(
+            f"{'the budget' if len(kinds) == 1 else blocker.kind} {blocker.why}"
+            for blocker in blockers
+        ),
         object=f"Pod/{meta.namespace}/{meta.name}",
         numbers={"budgets": len(by_budget)},
         fix=" ".join(dict.fromkeys(one.fix for one in blockers if one.fix))

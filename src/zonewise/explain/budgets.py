@@ -32,6 +32,9 @@ from zonewise.disruption import (
     ScaleOwner,
     owner_of,
 )
+from zonewise.disruption.budget import BudgetKey
+from zonewise.disruption.never import budget_advice, plain_advice
+from zonewise.disruption.standing import BudgetStanding
 from zonewise.explain.budget_answers import BudgetAnswer, answers_of
 from zonewise.explain.cluster import DEFAULT_NAMESPACE
 
@@ -159,8 +162,11 @@ class Disruption:
             self.budgets_cache.put_owner(_moved(made, made.place[2] or DEFAULT_NAMESPACE))
         for pod in pods:
             self.budgets_cache.pod_changed(None, _placed(pod))
-        for budget in budgets:
-            self.budgets_cache.budget_changed(None, _placed(budget))
+        self._makers: dict[BudgetKey, str] = {}
+        for budget in map(_placed, budgets):
+            self.budgets_cache.budget_changed(None, budget)
+            meta = budget.metadata
+            self._makers[budget.resource.kind, meta.namespace, meta.name] = _maker(budget)
         for ledger in ledgers:
             self.budgets_cache.ledger_changed(None, _placed(ledger))
         self._own_everywhere({made.place: made for made in everywhere})
@@ -211,7 +217,7 @@ class Disruption:
             kind=budget.kind,
             replicas=standing.replicas,
             uncovered=standing.uncovered,
-            reason=standing.reason(),
+            reason=_told(standing, self._makers.get(budget.key, "")),
             domains=tuple(
                 DomainRow(
                     domain=domain.name,
@@ -227,6 +233,28 @@ class Disruption:
             notes=_notes(budget),
             updates_only=budget.updates_only,
         )
+
+
+def _told(standing: BudgetStanding, maker: str) -> Reason:
+    """The state of a budget, with what it refuses at all, and what to do if waiting is no help."""
+    budget, reason = standing.budget, standing.reason()
+    message = reason.message
+    if budget.updates_only:
+        by = f", for {maker}" if maker else ""
+        message = (
+            f"it holds updates only{by}: drains are allowed for pods of the newest revision; for"
+            f" updates, {message}"
+        )
+    if not budget.enforced:
+        message = f"it observes only, and nothing is refused (mode: Observe); enforced, {message}"
+    fix = reason.fix or budget_advice(standing)
+    return msgspec.structs.replace(reason, message=message, fix=fix if budget.enforced else "")
+
+
+def _maker(budget: TopologyDisruptionBudget | PodDisruptionBudget) -> str:
+    """Kind and name of what made a budget, "" if nobody did."""
+    owner = next((one for one in budget.metadata.owner_references if one.controller), None)
+    return f"{owner.kind} {owner.name}" if owner else ""
 
 
 def _notes(budget: Budget) -> tuple[str, ...]:
@@ -263,6 +291,7 @@ def _plain_budget(namespace_budgets: NamespaceBudgets, budget: Budget) -> Budget
         else "its controller has not counted its latest change yet",
         object=budget.object,
         numbers={WHOLE: allowed},
+        fix=plain_advice(budget),
     )
     return BudgetReport(
         budget.name, budget.namespace, budget.kind, status.expected_pods, 0, reason, (row,)
