@@ -628,6 +628,12 @@ def test_budgets_of_two_kinds_on_a_pod_are_named_with_their_kind() -> None:
     message = made.may_disrupt(made.pods["uid-a-0"], NOW).reason.message
     assert message.startswith("PodDisruptionBudget web: needs 9")
     assert "; TopologyDisruptionBudget web: needs 9" in message
+    status = {"expectedPods": 9, "desiredHealthy": 8, "currentHealthy": 9, "disruptionsAllowed": 1}
+    agrees = namespace_budgets(
+        spread(a=9), pdb("web", status=status), tdb(**per_zone(maxUnavailable=0))
+    )
+    message = agrees.may_disrupt(agrees.pods["uid-a-0"], NOW).reason.message
+    assert message.startswith("TopologyDisruptionBudget web: needs 9")
 
 
 def test_two_plain_budgets_of_a_pod_say_which_to_remove() -> None:

@@ -168,7 +168,9 @@ class Round:
         blockers += [answer for answer in answers if isinstance(answer, Blocker)]
         judged = tuple(answer for answer in answers if isinstance(answer, Budget))
         if blockers:
-            return blocked(pod, blockers, judged)
+            refusing = {(blocker.kind, blocker.budget) for blocker in blockers}
+            agreeing = [one for one in plain if (one.kind, one.name) not in refusing]
+            return blocked(pod, blockers, (*judged, *agreeing))
         if not ready(pod) and all(_free_of(budget) for budget in plain):
             return DisruptionVerdict(
                 True, False, _reason(UNREADY, pod, "is not Ready"), judged=judged
