@@ -164,6 +164,7 @@ kind: List
 items:
 - {apiVersion: v1, kind: Node, metadata: {name: n1, labels: {topology.kubernetes.io/zone: z}}}
 - {apiVersion: v1, kind: Event, metadata: {name: e, namespace: team}}
+- {apiVersion: v1, kind: Endpoints, metadata: {name: e, namespace: team}}
 - apiVersion: apps/v1
   kind: Deployment
   metadata: {name: web, namespace: team, uid: u, resourceVersion: "7"}
@@ -180,7 +181,7 @@ items:
     folder = tmp_path / "cluster"
     with running(folder, "-f", str(dump), "--pod-start", "10ms") as cluster:
         assert re.search(r"^z +1/1 ", cluster.page, re.MULTILINE), cluster.page
-        assert "Recreated from the dump: Event 1\n" in cluster.page
+        assert "Recreated from the dump: Endpoints 1\n" in cluster.page
         assert re.search(r"^ServiceAccount +1 +is referred to", cluster.page, re.MULTILINE)
         assert re.search(
             r"^Service +1 +Service \"Bad Name\" is invalid", cluster.page, re.MULTILINE
@@ -217,6 +218,7 @@ REFUSALS = {
     "empty and zones": (("--empty", "--zones", "a"), "--empty and --zones exclude each other"),
     "a lone keep": (("--keep-placement",), "give one with -f"),
     "a lone speed": (("--speed", "2"), "give one with --scenario"),
+    "no nodes in a dump": (("-f", "NODELESS"), "n.yaml, so no pod could run; dump nodes as well"),
     "no dump": (("-f", "nowhere.yaml"), "cannot read nowhere.yaml"),
     "no scenario": (("--scenario", "nowhere.yaml"), "cannot read the scenario"),
     "another scenario": (("--scenario", "OTHER"), "steps[0].at must be text, not a number"),
@@ -237,7 +239,9 @@ def test_refusals_are_one_sentence(
     flags, says = REFUSALS[case]
     other = tmp_path / "o.yaml"
     other.write_text("steps: [{at: 3}]")
-    files = {"SCENARIO": str(scenario), "OTHER": str(other)}
+    nodeless = tmp_path / "n.yaml"
+    nodeless.write_text("apiVersion: v1\nkind: Service\nmetadata: {name: web, namespace: team}")
+    files = {"SCENARIO": str(scenario), "OTHER": str(other), "NODELESS": str(nodeless)}
     chosen = [files.get(flag, flag) for flag in flags]
     found = here(capsys, "up", *chosen)
     assert found.code == 2

@@ -170,6 +170,9 @@ def command(
     content = None
     if files:
         content = _dumped(files, keep_placement=keep_placement)
+        # A scenario can add nodes.
+        if scenario is None:
+            _require_nodes(content, files)
     elif not (api_only or scenario):
         content = _nothing() if empty else _demo(zones, nodes_per_zone, cpu)
     gates = FeatureGates.parse(feature_gates)
@@ -254,6 +257,16 @@ def _dumped(files: Sequence[str], *, keep_placement: bool) -> Content:
         "-f",
         (*found.left_out, *found.changed, *found.invented),
     )
+
+
+def _require_nodes(content: Content, files: Sequence[str]) -> None:
+    from zonewise.cli.program.dump_kinds import DUMP_COMMAND
+
+    if not any(obj["kind"] == "Node" for obj in content.objects):
+        raise ConfigError(
+            f"there is no Node in {', '.join(files)}, so no pod could run; dump nodes as well:"
+            f" {DUMP_COMMAND}"
+        )
 
 
 @contextmanager

@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.controllers.rollouts.rolled import rollout, workload
 from tests.embedded.whole_cluster import dumped, settled, whole
 
-from zonewise.api import Pod
+from zonewise.api import Pod, StatefulSet
 from zonewise.api.errors import ConfigError
+from zonewise.api.objects.budgets import DomainRollout, TopologyDisruptionBudget
 from zonewise.embedded.seed.demo import shop
 from zonewise.embedded.seed.dump_import import (
     ANEW,
@@ -186,7 +188,9 @@ def test_what_the_server_merged_into_selectors_is_taken_out() -> None:
 @pytest.mark.parametrize(
     ("obj", "why"),
     [
-        (made("Event"), ANEW),
+        (made("TopologyDisruptionBudget", metadata=owned("DomainRollout")), ANEW),
+        (made("PodLocator", metadata={"namespace": "n"}), ANEW),
+        (made("DisruptionLedger", metadata={"namespace": "n"}), ANEW),
         (made("ReplicaSet", version="apps/v1", metadata=owned("Deployment")), ANEW),
         (made("Pod", metadata=owned("ReplicaSet"), spec={"nodeName": "n1"}), ANEW),
         (made("Pod", metadata=owned("Node")), "its node runs it by itself"),
@@ -219,6 +223,17 @@ def test_what_the_server_merged_into_selectors_is_taken_out() -> None:
 def test_what_cannot_live_here_is_left_out_with_a_reason(obj: Obj, why: str) -> None:
     """Each object that is left out says why."""
     assert reason(obj) == why
+
+
+def test_what_an_operator_that_is_not_here_owns_stays() -> None:
+    """Nobody here would make it again."""
+    assert only(made("TopologyDisruptionBudget", metadata=owned("Shop")))
+
+
+def test_events_are_not_mentioned() -> None:
+    """They say what happened in the other cluster; nothing recreates them."""
+    found = shape([made("Event"), made("Event", version="events.k8s.io/v1")])
+    assert (found.objects, found.left_out) == ((), ())
 
 
 def test_placement_is_kept_on_request() -> None:
@@ -394,6 +409,30 @@ async def test_with_placement_kept_every_pod_is_where_it_was() -> None:
         assert await places(cluster) == pods
         owners = [pod.metadata.controller for pod in await cluster.client.list(Pod)]
         assert all(owners)
+
+
+@pytest.mark.asyncio
+@pytest.mark.looptime
+@pytest.mark.parametrize("keep", [False, True], ids=["scheduled", "placed"])
+async def test_a_rollout_by_domain_goes_on_in_a_recreated_cluster(keep: bool) -> None:
+    """Its budget is derived here again, and an update reaches every pod."""
+    nodes = NodeLayout().nodes()
+    async with whole([*nodes, workload("StatefulSet"), rollout("StatefulSet")]) as cluster:
+        await settled(cluster)
+        first = await dumped(cluster)
+    assert "TopologyDisruptionBudget" in {obj["kind"] for obj in first}
+    async with whole(shape(first, keep_placement=keep).objects) as cluster:
+        await settled(cluster)
+        change = {"spec": {"template": {"metadata": {"annotations": {"version": "2"}}}}}
+        await cluster.client.patch(StatefulSet, "foo", "default", change)
+        await settled(cluster, within=600)
+        item = await cluster.client.get(StatefulSet, "foo", "default")
+        assert item.status.updated_replicas == 6
+        (budget,) = await cluster.client.list(TopologyDisruptionBudget)
+        owner = budget.metadata.controller
+        (rolled,) = await cluster.client.list(DomainRollout)
+        assert owner is not None
+        assert owner.uid == rolled.metadata.uid
 
 
 async def places(cluster: Any) -> dict[str, str]:

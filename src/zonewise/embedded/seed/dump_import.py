@@ -3,7 +3,8 @@
 Pure: objects in, objects out, and an account of what was changed. The rules, in this order:
 
 * *Recreated*: what controllers of this cluster make themselves is left out (EndpointSlices, Leases,
-  Events, the ReplicaSets of Deployments, the pods of workloads…), and so is what every cluster has.
+  the ReplicaSets of Deployments, the pods of workloads, the budgets of DomainRollouts…), and so is
+  what every cluster has. Events are no part of a cluster's shape, and are not even mentioned.
 * *Cannot work here*: what would call or run something that does not exist here (webhooks, API
   services, static pods) is left out and reported.
 * *Stripped*: what the other cluster's server and controllers wrote: status, identity, owners,
@@ -68,19 +69,23 @@ _ANEW = frozenset(
         "CSINode",
         "CSIStorageCapacity",
         "ControllerRevision",
+        "DisruptionLedger",
         "Endpoints",
-        "Event",
         "IPAddress",
         "Lease",
         "NodeMetrics",
+        "PodLocator",
         "PodMetrics",
         "ServiceCIDR",
         "VolumeAttachment",
     }
 )
+_EVENTS = frozenset({("v1", "Event"), ("events.k8s.io/v1", "Event")})
 _STANDARD = frozenset({"ComponentStatus", "FlowSchema", "PriorityLevelConfiguration"})
 _CALLS = frozenset({"APIService", "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"})
 _HARDWARE = frozenset({"DeviceClass", "ResourceSlice", "CSIDriver"})
+_DERIVING = frozenset({"DomainRollout"})
+"""Owners that make everything they own again; without its owner it would be taken for foreign."""
 _NAMESPACES = frozenset({"default", "kube-node-lease", "kube-public", "kube-system"})
 _META = ("annotations", "generateName", "labels", "name", "namespace")
 _REVISION = "deployment.kubernetes.io/"
@@ -174,6 +179,8 @@ def shape(objects: Iterable[Obj], *, keep_placement: bool = False) -> DumpImport
     references: set[ReferenceKey] = set()
     volumes = DumpVolumes(keep_placement=keep_placement)
     for obj in objects:
+        if (obj["apiVersion"], obj["kind"]) in _EVENTS:
+            continue
         differences: list[str] = []
         try:
             why = _out(obj, keep_placement)
@@ -249,6 +256,8 @@ def _out(obj: Obj, keep_placement: bool) -> str:
     ):
         if kind in kinds:
             return why
+    if _owner(obj) in _DERIVING:
+        return ANEW
     match kind:
         case "Namespace" if name in _NAMESPACES:
             return STANDARD
