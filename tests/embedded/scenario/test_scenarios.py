@@ -137,6 +137,42 @@ steps:
     assert "always ready" not in lines[-1]
 
 
+@pytest.mark.asyncio
+@pytest.mark.looptime
+async def test_what_is_not_there_is_not_always_so() -> None:
+    """A promise about a workload or a Service that does not exist is broken, and a line says so."""
+    fine, lines = await play(
+        b"""
+always: [ready shop/nobody >= 5, in-zone shop/nobody >= 1%, nodes == 9]
+workloads: []
+steps: [{at: 0s, expect: nodes == 9, within: 1m}]
+"""
+    )
+    assert not fine
+    text = "\n".join(lines)
+    assert "✗ always ready shop/nobody >= 5, but it is not there" in text
+    assert "✗ always in-zone shop/nobody >= 1%, but it is not there" in text
+    assert text.count("✓ always") == 1
+    assert "✓ always nodes == 9 (at worst 9)" in text
+
+
+@pytest.mark.asyncio
+@pytest.mark.looptime
+async def test_an_unknown_node_is_told_and_not_being_drained() -> None:
+    """Each action on it is a line that fails the play, and no drain is under way."""
+    fine, lines = await play(
+        b"""
+workloads: []
+steps: [{at: 0s, do: [drain zz, cordon zz, remove node zz], expect: drains == 0, within: 1m}]
+"""
+    )
+    assert not fine
+    text = "\n".join(lines)
+    for action in ("drain zz", "cordon zz", "remove node zz"):
+        assert f"✗ {action}: there is no node zz" in text
+    assert "✓ drains == 0" in text
+
+
 def test_a_file_is_read_as_a_whole() -> None:
     """All fields of a file are understood."""
     found = parse(WHOLE, "test")

@@ -125,18 +125,23 @@ async def _change(stage: ActionContext, words: Words, body: dict[str, Any]) -> N
 
 async def _cordon(stage: ActionContext, words: Words) -> None:
     body = {"spec": {"unschedulable": True if words["verb"] == "cordon" else None}}
-    await stage.cluster.client.patch(Node, words["name"], None, body)
+    try:
+        await stage.cluster.client.patch(Node, words["name"], None, body)
+    except NotFound:
+        raise _no_node(words) from None
 
 
 async def _drain(stage: ActionContext, words: Words) -> None:
     stage.measurements.drains += 1
-    await _cordon(stage, {**words, "verb": "cordon"})
-    while pods := [pod for pod in stage.measurements.pods if _drained(pod, words["name"])]:
-        for pod in pods:
-            if pod.metadata.deletion_timestamp is None:
-                await _evict(stage, pod)
-        await asyncio.sleep(PAUSE)
-    stage.measurements.drains -= 1
+    try:
+        await _cordon(stage, {**words, "verb": "cordon"})
+        while pods := [pod for pod in stage.measurements.pods if _drained(pod, words["name"])]:
+            for pod in pods:
+                if pod.metadata.deletion_timestamp is None:
+                    await _evict(stage, pod)
+            await asyncio.sleep(PAUSE)
+    finally:
+        stage.measurements.drains -= 1
 
 
 async def _evict(stage: ActionContext, pod: Pod) -> None:
@@ -159,7 +164,14 @@ async def _add(stage: ActionContext, words: Words) -> None:
 
 
 async def _remove(stage: ActionContext, words: Words) -> None:
-    await stage.cluster.client.delete(Node, words["name"])
+    try:
+        await stage.cluster.client.delete(Node, words["name"])
+    except NotFound:
+        raise _no_node(words) from None
+
+
+def _no_node(words: Words) -> ConfigError:
+    return ConfigError(f"there is no node {words['name']}")
 
 
 async def _take_over(stage: ActionContext, words: Words) -> None:

@@ -4,7 +4,7 @@ Steps are played in order, each at its time. What a step does is awaited, except
 continues beside the next steps. What it expects is checked every ``LOOK`` seconds until all of it
 is true at once or its time is over. What must ``always`` be true is checked, from the end of the
 first step on, at each change of a pod that reaches the cluster's own stores: what any component can
-see is seen.
+see is seen. It is checked once more at the end, where it also must be there.
 
 Everything that happens is reported at once, in lines: what was done, what was expected and became
 true after how long, what was violated, and how many pods of each workload are Ready when that
@@ -98,6 +98,10 @@ class Player:
             await asyncio.gather(*beside, return_exceptions=True)
         self._tell_changes()
         for one in self._always:
+            self._check_always(one)
+            if not one.broken and not self._there(one):
+                one.broken = True
+                self._fail(f"always {one.expectation.text}, but it is not there")
             if not one.broken:
                 self._line(f"✓ always {one.expectation.text}{_worst(one)}")
         return not self.failures
@@ -140,15 +144,25 @@ class Player:
 
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         for one in self._always:
-            wanted = one.expectation
-            value = self._gauges.value(wanted)
-            if value is None:
-                continue
-            if one.worst is None or wanted.worse(value, one.worst):
-                one.worst = value
-            if not one.broken and not wanted.holds(value):
-                one.broken = True
-                self._fail(f"always {wanted.text}, but it is {_shown(wanted, value)}")
+            self._check_always(one)
+
+    def _check_always(self, one: _Watched) -> None:
+        """What is not there yet is no violation: stores learn of workloads and pods separately."""
+        wanted = one.expectation
+        value = self._gauges.value(wanted)
+        if value is None:
+            return
+        if one.worst is None or wanted.worse(value, one.worst):
+            one.worst = value
+        if not one.broken and not wanted.holds(value):
+            one.broken = True
+            self._fail(f"always {wanted.text}, but it is {_shown(wanted, value)}")
+
+    def _there(self, one: _Watched) -> bool:
+        """Whether a workload is there at the end, or a Service had requests at any time."""
+        if one.expectation.measure in OF_SERVICES:
+            return one.worst is not None
+        return self._gauges.value(one.expectation) is not None
 
     async def _tell_counts(self) -> None:
         while True:
