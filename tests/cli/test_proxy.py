@@ -244,6 +244,10 @@ def test_what_is_shown_is_what_is_written(tmp_path: Path, capsys: Capture) -> No
     table = here(capsys, *words, "table").out
     said = "LoadBalancer 198.51.100.1:80/TCP is not routed: Service default/s has it"
     assert f"Service/default/t: {said} (AddressInUse)" in table
+    every = here(capsys, "proxy", "--dry-run", "-f", path).out
+    assert every.count("\nNode n") == 2, "the first Node begins the page"
+    assert every.count(said) == 1, "what all nodes note is printed once"
+    assert every.endswith(f"\nService/default/t: {said} (AddressInUse)\n")
 
 
 @pytest.mark.parametrize(

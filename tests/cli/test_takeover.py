@@ -63,7 +63,7 @@ def test_a_domain_is_taken_and_given_back(tmp_path: Path) -> None:
         missing = takeover(folder, "clear", "right")
         assert missing.code == 1
         assert "right is not taken over" in missing.sentence()
-        for words in (("nowhere", "right"), ("left", "nowhere")):
+        for words in (("nowhere", "right"), ("left", "nowhere"), ("nowhere", "nowhere")):
             unknown = takeover(folder, "set", words[0], "--by", words[1])
             assert unknown.code == 1
             assert "no domain nowhere; the domains are left, right" in unknown.sentence()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -306,7 +307,23 @@ def _print(made: Iterable[tuple[str, NodeRoutes]], output: str | None, *, alone:
         found = list(rows)
         click.echo(rendered(found[0] if alone else found, output))
     else:
-        click.echo("\n\n".join(_page(row) for row in rows))
+        click.echo(_pages(list(rows)))
+
+
+def _pages(rows: Sequence[dict[str, Any]]) -> str:
+    """The routes of nodes for people, and each note once, with its nodes if not all have it."""
+    about: dict[tuple[str, str], list[str]] = {}
+    nodes = Counter(row.get("file", "") for row in rows)
+    for row in rows:
+        for note in row["notes"]:
+            text = f"{note['object']}: {note['message']} ({note['code']})"
+            about.setdefault((row.get("file", ""), text), []).append(row["node"])
+    notes = []
+    for (file, text), names in about.items():
+        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        where = f"on {', '.join(names[:_NAMED])}{more}: " if len(names) < nodes[file] else ""
+        notes.append(f"{file}: {where}{text}" if file else f"{where}{text}")
+    return "\n\n".join(filter(None, (*map(_page, rows), "\n".join(notes))))
 
 
 def _page(row: dict[str, Any]) -> str:
@@ -324,7 +341,6 @@ def _page(row: dict[str, Any]) -> str:
         f" ({check['family']}): {check['localEndpoints']} here"
         for check in row["healthChecks"]
     ]
-    lines += [f"{note['object']}: {note['message']} ({note['code']})" for note in row["notes"]]
     return "\n".join(lines)
 
 

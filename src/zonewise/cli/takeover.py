@@ -182,7 +182,6 @@ async def _change(
     from zonewise.cli.program.connection import connected
     from zonewise.csi.takeover.controller import ConfigMap
     from zonewise.csi.takeover.status import CONFIG, KEY, MARK, automatic_marks
-    from zonewise.storage.configuration import parse_configuration
     from zonewise.storage.domains import DomainLabels
     from zonewise.storage.takeover.declaring import (
         force_needed,
@@ -190,8 +189,9 @@ async def _change(
         still_ready,
         unknown_domain,
     )
-    from zonewise.storage.takeover.editing import with_takeover_of
+    from zonewise.storage.takeover.editing import valid_configuration, with_takeover_of
 
+    labels = DomainLabels(driver)
     namespace = options.namespace or NAMESPACE
     async with connected(options) as client:
         if targets is not None:
@@ -199,19 +199,22 @@ async def _change(
         for left in reversed(range(TRIES)):
             text, metadata = await _configuration(client, options)
             try:
-                changed = with_takeover_of(text, {domain: targets}, DomainLabels(driver))
+                current = valid_configuration(text, labels)
+                seen = await _seen(client, driver, current)
+                if targets is not None and (
+                    unknown := unknown_domain((domain, *targets), seen.domains)
+                ):
+                    raise NotFound(Status(message=unknown, code=404))
+                changed = with_takeover_of(text, {domain: targets}, labels)
             except ConfigError as error:
                 raise Forbidden(
                     Status(
                         message=f"{error}; ConfigMap {namespace}/{CONFIG} is as it was", code=403
                     )
                 ) from None
-            seen = await _seen(client, driver, parse_configuration(changed, DomainLabels(driver)))
-            taken = parse_configuration(text, DomainLabels(driver)).takeover
+            taken = current.takeover
             if targets is None:
                 _require_taken(domain, taken)
-            elif unknown := unknown_domain((domain, *targets), seen.domains):
-                raise NotFound(Status(message=unknown, code=404))
             elif not force and seen.known and (alive := force_needed(domain, seen.nodes, taken)):
                 raise Forbidden(Status(message=alive, code=403))
             told: dict[str, Any] = {"resourceVersion": metadata.resource_version}

@@ -10,10 +10,18 @@ import json
 from collections.abc import Mapping
 
 from zonewise.api.errors import ConfigError
-from zonewise.storage.configuration import parse_configuration
+from zonewise.storage.configuration import StorageConfiguration, parse_configuration
 from zonewise.storage.domains import DomainLabels
 
 MAP = "topology-takeover"
+
+
+def valid_configuration(text: str, labels: DomainLabels) -> StorageConfiguration:
+    """A configuration that is to be changed; ConfigError says that it has to be corrected first."""
+    try:
+        return parse_configuration(text, labels)
+    except ConfigError as error:
+        raise ConfigError(f"the configuration is not valid, correct it first: {error}") from None
 
 
 def with_takeover_of(
@@ -23,10 +31,7 @@ def with_takeover_of(
 
     Raises ConfigError with one sentence.
     """
-    try:
-        parse_configuration(text, labels)
-    except ConfigError as error:
-        raise ConfigError(f"the configuration is not valid, correct it first: {error}") from None
+    valid_configuration(text, labels)
     value = json.loads(text)
     if not isinstance(value, dict):
         raise ConfigError(
