@@ -2,12 +2,11 @@
 
 The API server, a scheduler, kubelets, controllers and simulated clients, over a folder. It runs
 until Ctrl-C or SIGTERM; what was acknowledged is then on the disk of ``--data``, or removed with
-its temporary folder where none was given.
+its temporary folder where none was given. After a kill the next ``up`` removes that folder.
 """
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -272,9 +271,11 @@ def _require_nodes(content: Content, files: Sequence[str]) -> None:
 @contextmanager
 def _folder(data: str | None) -> Iterator[Path]:
     """The data folder; a temporary one is removed at the end."""
+    from zonewise.embedded.leftovers.folders import keep_folder, temporary_folder
+
     if data is None:
-        with tempfile.TemporaryDirectory(prefix="zonewise-", ignore_cleanup_errors=True) as name:
-            yield Path(name)
+        with temporary_folder() as folder:
+            yield folder
         return
     if not data.strip():
         raise ConfigError("--data is empty; give it a folder, for example --data ./cluster")
@@ -291,6 +292,7 @@ def _folder(data: str | None) -> Iterator[Path]:
         raise ConfigError(
             f"--data {data} has other things in it and no cluster; give a new or an empty folder"
         )
+    keep_folder(folder)
     yield folder
 
 

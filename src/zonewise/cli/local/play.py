@@ -7,16 +7,15 @@ other speed the cluster also serves, and its kubeconfig is the first line.
 from __future__ import annotations
 
 import asyncio
-import tempfile
 import time
 from math import inf
-from pathlib import Path
 
 from zonewise.api.errors import ConfigError
 from zonewise.api.gates import FeatureGates
 from zonewise.cli.local.composition import controllers, folder_driver
 from zonewise.cli.local.hosting import Content, difference_table
 from zonewise.cli.program.screen import cell, console
+from zonewise.embedded.leftovers.folders import temporary_folder
 from zonewise.embedded.scenario.player import play_scenario
 from zonewise.embedded.scenario.scenario import load
 from zonewise.embedded.scenario.virtual_time import VirtualTimeLoop
@@ -41,10 +40,10 @@ def play(file: str, speed: str, gates: FeatureGates, dump: Content | None = None
 
     async def main() -> bool:
         loop, began = asyncio.get_running_loop(), time.time()
-        with tempfile.TemporaryDirectory(prefix="zonewise-", ignore_cleanup_errors=True) as name:
+        with temporary_folder() as folder:
             return await play_scenario(
                 scenario,
-                Path(name),
+                folder,
                 clock=lambda: began + loop.time(),
                 say=say,
                 parts=controllers(gates),
