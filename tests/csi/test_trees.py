@@ -149,9 +149,10 @@ def attacker(program: str, *paths: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 async def test_a_copy_that_is_held_up_and_misled_has_no_file_of_root(
-    caller: Caller, tmp_path: Path, way: str
+    caller: Caller, tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A folder that is swapped with a link while one of its files is opened is copied itself."""
+    monkeypatch.setattr(beneath, "LEASE_PAUSES", 10_000)
     id, volume = await shared(caller)
     folder, link = bait(volume, secret_folder(tmp_path))
     (volume / "work" / "secret").unlink()

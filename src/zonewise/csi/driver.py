@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -29,6 +30,7 @@ from zonewise.csi.backends.embedded.pools import POOLS, FolderPools
 from zonewise.csi.journal import SqliteJournal
 from zonewise.csi.locks import Locks
 from zonewise.csi.private_folder import make_data_folder
+from zonewise.csi.protocol import csi_pb2 as csi
 from zonewise.csi.services.identity import IdentityService
 from zonewise.csi.services.node import NodeService
 from zonewise.csi.services.plugin import (
@@ -54,7 +56,14 @@ LOCKS = "calls.lock"
 OURS = frozenset({JOURNAL, f"{JOURNAL}-wal", f"{JOURNAL}-shm", "journal.lock", LOCKS, POOLS})
 """All that is in a data folder."""
 WORKERS = 16
-"""What is done at once; more would only wait for the same disk."""
+"""What a lane does at once; more would only wait for the same disk."""
+IDENTITY_LANE = "/identity"
+COPIES_LANE = "/copies"
+IDENTITY_REQUESTS = (
+    csi.ProbeRequest,
+    csi.GetPluginInfoRequest,
+    csi.GetPluginCapabilitiesRequest,
+)
 
 
 class Threads:
@@ -213,7 +222,18 @@ def open_driver(
         *node.bindings(),
     ]
     served = [_in_cluster(one, plugin, data) for one in bindings]
-    return Driver(plugin, Calls(served, worker=worker, lane=plugin.cluster_of), data)
+    lane = partial(_lane, plugin)
+    return Driver(plugin, Calls(served, worker=worker, lane=lane), data)
+
+
+def _lane(plugin: Plugin, request: Message) -> str:
+    """Quick calls never wait for copies, however many a tenant asks for; nor do probes for any."""
+    if isinstance(request, IDENTITY_REQUESTS):
+        return IDENTITY_LANE
+    copies = isinstance(request, csi.CreateSnapshotRequest) or (
+        isinstance(request, csi.CreateVolumeRequest) and request.HasField("volume_content_source")
+    )
+    return plugin.cluster_of(request) + (COPIES_LANE if copies else "")
 
 
 def _in_cluster(binding: ServedMethod, plugin: Plugin, data: DriverStorage) -> ServedMethod:

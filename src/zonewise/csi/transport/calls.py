@@ -2,8 +2,8 @@
 
 The services are plain blocking functions. ``Calls`` runs each in a worker (a thread, or inline
 where time is virtual and threads would let it run ahead), so a slow disk never holds up the others.
-Requests about different clusters have lanes of their own. The number of workers bounds what a lane
-does at once; what waits beyond its deadline never starts.
+Requests about different clusters, copies and probes have lanes of their own. The number of workers
+bounds what a lane does at once; what waits beyond its deadline never starts.
 
 A caller that disconnects does not stop a call that has begun: half a copy would be left behind. The
 work runs to its end, its lock held meanwhile, and the same request repeated is answered by ABORTED

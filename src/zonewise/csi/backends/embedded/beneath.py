@@ -8,6 +8,10 @@ filter lacks it, step by step with ``O_NOFOLLOW``.
 
 What was opened stays what it is. ``open_entry`` opens a name as whatever it is now, without reading
 it; ``path_of`` is a path to an open descriptor, for calls that take no descriptor.
+
+A tenant may hold a lease on a file of his (``F_SETLEASE``). The kernel asks him to give it up when
+we open the file, and holds us up for as long as he takes (45 seconds by default, per file). So a
+file is opened without waiting, and ``LeaseWait`` is how long a whole copy waits for its files.
 """
 
 from __future__ import annotations
@@ -16,11 +20,15 @@ import ctypes
 import errno
 import os
 import struct
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 PATH_LIMIT = 4096
+LEASE_PAUSE = 0.02
+LEASE_PAUSES = 100
+"""Two seconds for a whole copy: who serves files with leases gives them up at once."""
 REPLACED = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 """What opening a folder answers that is no longer there, or is something else now."""
 
@@ -32,6 +40,22 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _LACKING = (errno.ENOSYS, errno.EPERM)
 
 _libc = ctypes.CDLL(None, use_errno=True)
+
+
+class LeaseWait:
+    """How much longer a copy waits for files with leases, all of them together."""
+
+    def __init__(self, sleep: Callable[[float], None] = time.sleep) -> None:
+        self._sleep = sleep
+        self._pauses = LEASE_PAUSES
+
+    def pause(self) -> bool:
+        """Wait a moment; False, without waiting, if the copy has waited enough."""
+        if self._pauses == 0:
+            return False
+        self._pauses -= 1
+        self._sleep(LEASE_PAUSE)
+        return True
 
 
 @contextmanager
@@ -57,15 +81,25 @@ def open_entry(folder: int, name: str) -> Iterator[int]:
 
 
 @contextmanager
-def open_file(entry: int) -> Iterator[int]:
-    """An opened regular file, for reading."""
-    with _closed(os.open(path_of(entry), os.O_RDONLY | os.O_CLOEXEC)) as descriptor:
+def open_file(entry: int, wait: LeaseWait) -> Iterator[int]:
+    """An opened regular file, for reading; raises BlockingIOError if its lease is not given up."""
+    with _closed(_opened_file(entry, wait)) as descriptor:
         yield descriptor
 
 
 def path_of(descriptor: int) -> Path:
     """A path that leads to what is open, also to a link itself."""
     return Path(f"/proc/self/fd/{descriptor}")
+
+
+def _opened_file(entry: int, wait: LeaseWait) -> int:
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+    while True:
+        try:
+            return os.open(path_of(entry), flags)
+        except BlockingIOError:
+            if not wait.pause():
+                raise
 
 
 def _opened(root: int, names: Sequence[str]) -> int:

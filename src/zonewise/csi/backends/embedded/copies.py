@@ -18,7 +18,7 @@ from pathlib import Path
 from zonewise.csi.backends.embedded import mounts
 from zonewise.csi.backends.embedded.file_data import NOT_HERE, copy_data
 from zonewise.csi.backends.embedded.trees import copy_tree, remove_tree
-from zonewise.csi.status import aborted
+from zonewise.csi.status import CsiError, aborted
 
 MARK = "user.zonewise.name"
 PARTIAL = ".partial"
@@ -84,7 +84,7 @@ def make_folder(folder: Path, mark: str, source: Path | None) -> None:
     _remove_partial(partial)
     try:
         copy_tree(source, partial)
-    except OSError:
+    except (OSError, CsiError):
         with suppress(OSError):
             _remove_partial(partial)
         raise

@@ -24,6 +24,7 @@ from pathlib import Path
 
 from zonewise.csi.backends.embedded.beneath import (
     REPLACED,
+    LeaseWait,
     open_entry,
     open_file,
     open_folder,
@@ -31,9 +32,11 @@ from zonewise.csi.backends.embedded.beneath import (
     path_of,
 )
 from zonewise.csi.backends.embedded.file_data import NOT_HERE, copy_data
+from zonewise.csi.status import aborted
 
 _SKIPPED_ATTRIBUTES = (errno.ENODATA, errno.EPERM, errno.EACCES, *NOT_HERE)
 _BLOCK = 512
+_SHOWN = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +63,8 @@ _TOP = _Folder()
 def copy_tree(source: Path, target: Path) -> None:
     """Copy a folder to a name that is free, with all that files have besides their data.
 
-    Raises OSError; what was made by then stays. Owners are kept as far as this process may set
-    them.
+    Raises OSError, or ABORTED if a tenant keeps a lease on a file; what was made by then stays.
+    Owners are kept as far as this process may set them.
     """
     target.mkdir(mode=0o700)
     with open_root(source) as origin, open_root(target) as copy:
@@ -110,6 +113,7 @@ class _TreeCopy:
         self._origin = origin
         self._copy = copy
         self._pending = [_TOP]
+        self._wait = LeaseWait()
         self._linked: dict[tuple[int, int], tuple[_Folder, str]] = {}
         """Files with several names, and where the first of them was copied to."""
 
@@ -140,11 +144,30 @@ class _TreeCopy:
                     os.mkdir(name, 0o700, dir_fd=copy)
                     self._pending.append(_Folder(folder, name))
                 elif not self._link(folder, name, status, copy):
-                    _make_entry(name, status, entry, copy)
+                    self._make_entry(folder, name, status, entry, copy)
                     with open_entry(copy, name) as made:
                         _copy_attributes(entry, made)
         except FileNotFoundError:
             pass
+
+    def _make_entry(
+        self, folder: _Folder, name: str, status: os.stat_result, entry: int, copy: int
+    ) -> None:
+        """The copy of a file that is no folder, with its data only."""
+        if stat.S_ISREG(status.st_mode):
+            try:
+                with open_file(entry, self._wait) as origin:
+                    _make_file(name, origin, copy)
+            except BlockingIOError:
+                path = "/".join([*folder.names, name])
+                raise aborted(
+                    f"a program keeps a lease on the file {path[:_SHOWN]!r} of the volume, so it"
+                    " cannot be copied; try again when the file is free"
+                ) from None
+        elif stat.S_ISLNK(status.st_mode):
+            os.symlink(os.readlink("", dir_fd=entry), name, dir_fd=copy)
+        else:
+            os.mknod(name, stat.S_IFMT(status.st_mode) | 0o600, status.st_rdev, dir_fd=copy)
 
     def _link(self, folder: _Folder, name: str, status: os.stat_result, copy: int) -> bool:
         """Give an earlier copy of the same file one more name, if there is one."""
@@ -160,20 +183,13 @@ class _TreeCopy:
         return True
 
 
-def _make_entry(name: str, status: os.stat_result, entry: int, copy: int) -> None:
-    """The copy of a file that is no folder, with its data only."""
-    if stat.S_ISREG(status.st_mode):
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        with open_file(entry) as origin:
-            descriptor = os.open(name, flags, 0o600, dir_fd=copy)
-            try:
-                copy_data(origin, descriptor)
-            finally:
-                os.close(descriptor)
-    elif stat.S_ISLNK(status.st_mode):
-        os.symlink(os.readlink("", dir_fd=entry), name, dir_fd=copy)
-    else:
-        os.mknod(name, stat.S_IFMT(status.st_mode) | 0o600, status.st_rdev, dir_fd=copy)
+def _make_file(name: str, origin: int, copy: int) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    descriptor = os.open(name, flags, 0o600, dir_fd=copy)
+    try:
+        copy_data(origin, descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _copy_attributes(entry: int, made: int) -> None:

@@ -1,0 +1,154 @@
+"""A tenant who keeps leases on files of its volume holds up nobody but itself, and not for long."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pytest
+from tests.csi.scene import (
+    DRIVER,
+    LABELS,
+    Caller,
+    Mode,
+    calling,
+    config,
+    mount_capability,
+    of_volume,
+    pool,
+)
+from tests.csi.test_trees import attacker, contents, kept
+
+from zonewise.csi.backends.embedded import beneath, trees
+from zonewise.csi.backends.embedded.pools import FolderPools
+from zonewise.csi.driver import Threads, open_data, open_driver
+from zonewise.csi.node_domain import FixedDomain
+from zonewise.csi.protocol import csi_pb2 as csi
+from zonewise.csi.status import Code, CsiError
+from zonewise.csi.transport import methods
+from zonewise.csi.transport.client import InProcessClient
+from zonewise.storage.configuration import parse_configuration
+from zonewise.storage.domains import parse_domain_labels
+from zonewise.storage.journal import JournalEntry
+
+SHARED = mount_capability(Mode.MULTI_NODE_MULTI_WRITER)
+FILES = 5
+LANE = 2
+
+KEEPER = """
+import fcntl, os, signal, sys
+folder, count = sys.argv[1:]
+os.chdir(folder)
+os.setuid(4711)
+signal.signal(signal.SIGIO, signal.SIG_IGN)
+for number in range(int(count)):
+    held = os.open(f"f{number}", os.O_RDWR | os.O_CREAT, 0o600)
+    os.write(held, b"data")
+    fcntl.fcntl(held, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+print("ready", flush=True)
+signal.pause()
+"""
+"""A tenant who gives up no lease until it is killed; it enters the folder while it may."""
+
+
+@pytest.fixture
+def caller(tmp_path: Path) -> Iterator[Caller]:
+    with calling(tmp_path, config(pool("pool-a", "a", "8Gi"))) as made:
+        yield made
+
+
+async def shared(caller: Caller) -> tuple[str, Path]:
+    """A shared volume and its folder."""
+    created = await caller.create("v", capability=SHARED)
+    return created.volume_id, kept(caller, created.volume_id)
+
+
+def keeper(folder: Path) -> AbstractContextManager[subprocess.Popen[str]]:
+    """The tenant, at work."""
+    return attacker(KEEPER, folder, Path(str(FILES)))
+
+
+async def test_a_copy_waits_for_all_leases_together_and_names_the_file(
+    caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many files have leases, a copy pauses a fixed number of times, and leaves nothing."""
+    pauses: list[float] = []
+    monkeypatch.setattr(trees, "LeaseWait", lambda: beneath.LeaseWait(pauses.append))
+    id, folder = await shared(caller)
+    with keeper(folder):
+        with pytest.raises(CsiError, match=r"lease on the file 'f\d' of the volume") as refusal:
+            await caller.snapshot("s", id)
+        assert refusal.value.code is Code.ABORTED
+        assert len(pauses) == beneath.LEASE_PAUSES
+        assert [path.name for path in folder.parent.iterdir()] == [folder.name]
+    snapshot = await caller.snapshot("s", id)
+    assert contents(kept(caller, snapshot.snapshot_id)) == ["data"] * FILES
+
+
+async def test_a_lease_that_is_given_up_is_waited_for(
+    caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The copy goes on in the same call, with the file."""
+    id, folder = await shared(caller)
+    with keeper(folder) as process:
+
+        def give_up(_: float) -> None:
+            process.kill()
+            process.wait()
+
+        monkeypatch.setattr(trees, "LeaseWait", lambda: beneath.LeaseWait(give_up))
+        copy = await caller.create("c", capability=SHARED, source=of_volume(id))
+    assert contents(kept(caller, copy.volume_id)) == ["data"] * FILES
+
+
+async def test_nothing_else_waits_while_every_worker_copies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Probe, and the volumes of others, are answered while more copies are asked for than run."""
+    go, copying = threading.Event(), threading.Semaphore(0)
+    make = FolderPools.make
+
+    def held(self: FolderPools, entry: JournalEntry, source: JournalEntry | None) -> bool:
+        if source is not None:
+            copying.release()
+            go.wait()
+        return make(self, entry, source)
+
+    monkeypatch.setattr(FolderPools, "make", held)
+    labels = parse_domain_labels(LABELS, DRIVER)
+    configuration = parse_configuration(config(), labels)
+    data, threads = open_data(tmp_path / "data", privileged=False), Threads(LANE)
+    driver = open_driver(
+        DRIVER,
+        data,
+        labels,
+        lambda: configuration,
+        node_id="node-1",
+        domain=FixedDomain({"region": "r1", "zone": "a"}),
+        worker=threads,
+    )
+    caller = Caller(InProcessClient(driver.calls), tmp_path)
+    copies: list[asyncio.Task[object]] = []
+    try:
+        source = (await caller.create("v")).volume_id
+        for number in range(LANE):
+            copies.append(asyncio.create_task(caller.snapshot(f"s{number}", source)))
+            clone = caller.create(f"c{number}", source=of_volume(source))
+            copies.append(asyncio.create_task(clone))
+        for _ in range(LANE):
+            await asyncio.to_thread(copying.acquire)
+        probe = await caller.client.call(methods.PROBE, csi.ProbeRequest(), timeout=60)
+        assert probe.ready.value
+        async with asyncio.timeout(60):
+            other = await caller.create("other")
+            await caller.delete(other.volume_id)
+        assert not any(copy.done() for copy in copies)
+    finally:
+        go.set()
+        await asyncio.gather(*copies)
+        threads.close()
+        data.close()
