@@ -138,9 +138,10 @@ class DataFolder:
         return {NO_CLUSTER: self}
 
     def start(self, configuration: StorageConfiguration) -> None:
-        """Make the pools, and release what a killed driver held."""
+        """Make the pools, release what a killed driver held, and protect marks of old volumes."""
         self.pools.prepare(configuration)
         self.pools.thaw()
+        self.pools.upgrade_marks()
 
     def prepare(self, configuration: StorageConfiguration) -> None:
         """Make the pools that are new."""

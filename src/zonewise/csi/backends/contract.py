@@ -91,7 +91,10 @@ class ControllerBackend(Protocol):
         """
 
     def remove(self, entry: JournalEntry) -> None:
-        """Remove all of it, finished or not; no error if it does not exist or is not ours."""
+        """Remove all of it, finished or not; no error if it does not exist.
+
+        What is there and is not ours stays.
+        """
 
     def grow(self, entry: JournalEntry) -> bool:
         """Make it as large as the entry says; whether nodes have to follow."""

@@ -16,11 +16,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from zonewise.csi.backends.embedded import mounts
-from zonewise.csi.backends.embedded.file_data import NOT_HERE, copy_data
+from zonewise.csi.backends.embedded.file_data import copy_data
+from zonewise.csi.backends.embedded.marks import write_mark
 from zonewise.csi.backends.embedded.trees import copy_tree, remove_tree
 from zonewise.csi.status import CsiError, aborted
 
-MARK = "user.zonewise.name"
 PARTIAL = ".partial"
 ALONE_SECONDS = 5.0
 """Callers wait ten."""
@@ -44,7 +44,7 @@ def make_image(file: Path, bytes: int, mark: str, source: Path | None) -> None:
             finally:
                 os.close(origin)
         os.ftruncate(descriptor, bytes)
-        mark_image(descriptor, mark)
+        write_mark(descriptor, mark)
         # Only with a folder's descriptor does Python call linkat, which follows this link.
         os.link(f"/proc/self/fd/{descriptor}", file, src_dir_fd=descriptor, follow_symlinks=True)
         os.fsync(descriptor)
@@ -52,31 +52,12 @@ def make_image(file: Path, bytes: int, mark: str, source: Path | None) -> None:
         os.close(descriptor)
 
 
-def mark_image(file: int | Path, mark: str) -> None:
-    """Record whose it is, where the file system can."""
-    try:
-        os.setxattr(file, MARK, mark.encode())
-    except OSError as error:
-        if error.errno not in NOT_HERE:
-            raise
-
-
-def read_mark(file: Path) -> str | None:
-    """Whose it is; None where that is not recorded."""
-    try:
-        return os.getxattr(file, MARK).decode(errors="replace")
-    except OSError as error:
-        if error.errno in (errno.ENODATA, *NOT_HERE):
-            return None
-        raise
-
-
 def make_folder(folder: Path, mark: str, source: Path | None) -> None:
     """A folder, empty or with a source's files; raises FileExistsError."""
     if source is None:
         folder.mkdir(mode=0o777)
         folder.chmod(0o777)
-        mark_image(folder, mark)
+        write_mark(folder, mark)
         return
     if folder.exists():
         raise FileExistsError(errno.EEXIST, "exists", str(folder))
@@ -88,7 +69,7 @@ def make_folder(folder: Path, mark: str, source: Path | None) -> None:
         with suppress(OSError):
             _remove_partial(partial)
         raise
-    mark_image(partial, mark)
+    write_mark(partial, mark)
     partial.rename(folder)
 
 

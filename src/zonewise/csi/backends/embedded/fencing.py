@@ -23,6 +23,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from zonewise.csi.backends.embedded import copies, filesystems, loops, mounts
+from zonewise.csi.backends.embedded.marks import read_mark
 from zonewise.runtime.process.logs import logger
 from zonewise.storage.takeover.fencing import VolumeHolder
 
@@ -80,7 +81,7 @@ def replace(image: Path) -> None:
     fresh = image.with_name(image.name + REPLACING)
     fresh.unlink(missing_ok=True)
     try:
-        copies.make_image(fresh, image.stat().st_size, copies.read_mark(image) or "", source=image)
+        copies.make_image(fresh, image.stat().st_size, read_mark(image) or "", source=image)
         write_holder(fresh, read_holder(image))
         fresh.rename(image)
     finally:

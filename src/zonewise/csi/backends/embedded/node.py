@@ -40,6 +40,7 @@ from zonewise.csi.backends.embedded import (
     targets,
     trees,
 )
+from zonewise.csi.backends.embedded.marks import write_mark
 from zonewise.csi.backends.embedded.pools import FORMATTING
 from zonewise.csi.status import Code, CsiError, invalid, not_found, precondition
 from zonewise.storage.journal import JournalEntry
@@ -321,7 +322,7 @@ class FolderNode:
             with fresh.open("wb") as file:
                 os.fchmod(file.fileno(), 0o600)
                 file.truncate(source.stat().st_size)
-                copies.mark_image(file.fileno(), entry.name)
+                write_mark(file.fileno(), entry.name)
             fencing.write_holder(fresh, fencing.read_holder(source))
             filesystems.make(entry.access, fresh)
             fresh.rename(source)

@@ -29,8 +29,9 @@ from urllib.parse import quote, unquote
 
 from zonewise.csi.backends.contract import BLOCK, FOLDER
 from zonewise.csi.backends.embedded import copies, filesystems, loops, mounts
+from zonewise.csi.backends.embedded.marks import read_mark, upgrade_mark
 from zonewise.csi.private_folder import make_folder
-from zonewise.csi.status import Code, CsiError, exhausted, invalid
+from zonewise.csi.status import Code, CsiError, exhausted, invalid, precondition
 from zonewise.runtime.process.logs import logger
 from zonewise.storage.configuration import StorageConfiguration
 from zonewise.storage.identifiers import Stored
@@ -82,6 +83,12 @@ class FolderPools:
                 for one in _mounted(image):
                     with suppress(CsiError), copies.alone(image, wait=False):
                         copies.thaw(one.target)
+
+    def upgrade_marks(self) -> None:
+        """Move the marks of earlier versions to where tenants cannot change them."""
+        for path in self._root.glob("*/*"):
+            if not path.is_symlink():
+                upgrade_mark(path)
 
     def folder(self, pool: str) -> Path:
         """The folder of a pool; any name is a single name there."""
@@ -152,7 +159,7 @@ class FolderPools:
         complete = path.exists()
         if not complete and not partial.exists():
             return None
-        mark = copies.read_mark(path) if complete else None
+        mark = read_mark(path) if complete else None
         return Image(
             pool=entry.pool,
             uuid=entry.uuid,
@@ -188,11 +195,18 @@ class FolderPools:
         return True
 
     def remove(self, entry: JournalEntry) -> None:
-        """Remove an image or folder, finished or not; one with another mark stays."""
+        """Remove an image or folder, finished or not; one with another mark stays, and is named.
+
+        An answer that it is removed would let its journal entry go, and the data stay for ever.
+        """
         path = self.path(entry)
-        found = self.image(entry)
-        if found is not None and not found.ours:
-            return
+        image = self.image(entry)
+        if image is not None and not image.ours:
+            raise precondition(
+                f"{path} is marked as belonging to another name than {entry.name}, so nothing is"
+                " deleted; correct its attribute trusted.zonewise.name if it is this volume, else"
+                " move it away"
+            )
         try:
             if entry.access == FOLDER:
                 copies.remove_folder(path)
