@@ -2,9 +2,10 @@
 
 The function of the proxy decides, over the endpoints that a proxy reads: those of the slices as
 they are, port by port, without slices that it ignores. For a headless Service it is a name server
-that obeys keys, and its endpoints are those that have names. Nodes with the same values of the keys
-have the same verdict, so it is made once for each combination of values. Shares of traffic are by
-the CPU of nodes that count, as everywhere; ports count alike.
+that obeys keys, and its endpoints are those that have names. A policy Local comes before the keys,
+as it does in a proxy. Nodes with the same values of the keys have the same verdict, so it is made
+once for each combination of values. Shares of traffic are by the CPU of nodes that count, as
+everywhere; ports count alike.
 """
 
 from __future__ import annotations
@@ -18,15 +19,13 @@ from zonewise.api.objects.core import Service
 from zonewise.api.reason import Reason
 from zonewise.explain.cluster import ReportedCluster
 from zonewise.explain.columns import table
-from zonewise.topology import counts, cpu_milli
 from zonewise.traffic import (
     ProxyLocation,
     RouteRule,
     Selection,
+    ServicePolicy,
     TrafficEndpoint,
-    by_keys,
     named,
-    topology_keys,
 )
 from zonewise.traffic.routes import port_endpoints, read_endpoints
 from zonewise.traffic.routes.choice import PlacedEndpoint
@@ -54,7 +53,8 @@ class KeysReport:
     """The verdicts of all nodes, by name; parts of all traffic in its zone, and rejected.
 
     A node has one verdict, or several if the endpoints of some ports are others. ``ignored`` is
-    what a proxy takes no endpoints from, and why.
+    what a proxy takes no endpoints from, and why. With ``local`` a policy Local decides instead of
+    the keys, and what finds no endpoint is dropped.
     """
 
     keys: tuple[str, ...]
@@ -62,6 +62,7 @@ class KeysReport:
     in_zone: Fraction
     rejected: Fraction
     ignored: tuple[Reason, ...] = ()
+    local: bool = False
 
     @property
     def in_zone_of_answered(self) -> Fraction:
@@ -97,10 +98,7 @@ class KeysReport:
         by_port = len({one.ports for one in self.nodes}) > 1
         alike: dict[tuple[str, tuple[str, ...], tuple[str, ...]], list[str]] = {}
         for one in self.nodes:
-            said = one.key or (
-                "rejected: no endpoint" if one.rule is RouteRule.NOTHING else "rejected"
-            )
-            alike.setdefault((said, one.ports, one.endpoints), []).append(one.node)
+            alike.setdefault((self._decided_by(one), one.ports, one.endpoints), []).append(one.node)
         heads = ["DECIDED BY", "ON NODES", "PORTS", "ENDPOINTS"]
         rows = [
             [said, _some(nodes), ", ".join(port or "-" for port in ports), _some(ends)]
@@ -108,20 +106,38 @@ class KeysReport:
         ]
         if not by_port:
             heads, *rows = ([*row[:2], row[3]] for row in (heads, *rows))
-        percent = f"{float(round(self.in_zone * 100, 1)):.1f}"
-        told = f"By its topology keys {percent} % of the traffic stays in its zone"
-        if self.rejected:
-            told += f" and {float(round(self.rejected * 100, 1)):.1f} % is rejected"
         return [
             f"Topology keys: {', '.join(self.keys)}",
             *table(heads, rows),
-            f"{told}, where the proxy is Zonewise's; kube-proxy does not know them.",
+            self._summary(),
         ]
 
+    def _decided_by(self, one: KeyVerdict) -> str:
+        if self.local:
+            return "policy Local" if one.endpoints else "dropped: no endpoint on the node"
+        return one.key or ("rejected: no endpoint" if one.rule is RouteRule.NOTHING else "rejected")
 
-def keys_report(cluster: ReportedCluster, service: Service, family: str) -> KeysReport | None:
+    def _summary(self) -> str:
+        stays = f"{_percent(self.in_zone)} of the traffic stays in its zone"
+        if self.local:
+            nodes = len({one.node for one in self.nodes})
+            dropped = f"{_percent(self.rejected)} is dropped, on {self.silent} of {nodes} nodes"
+            return (
+                "The policy Local comes before the topology keys for traffic to the ClusterIP:"
+                f" {stays} and {dropped}."
+            )
+        rejected = f" and {_percent(self.rejected)} is rejected" if self.rejected else ""
+        return (
+            f"By its topology keys {stays}{rejected}, where the proxy is Zonewise's; kube-proxy"
+            " does not know them."
+        )
+
+
+def keys_report(
+    cluster: ReportedCluster, service: Service, policy: ServicePolicy, family: str
+) -> KeysReport | None:
     """What the keys mean for the endpoints of one family; None if there are no keys that count."""
-    keys = topology_keys(service)
+    keys, local = policy.keys, policy.internal_local
     if not keys:
         return None
     alike: dict[_Endpoints, list[str]] = {}
@@ -129,16 +145,17 @@ def keys_report(cluster: ReportedCluster, service: Service, family: str) -> Keys
         alike.setdefault(known, []).append(port)
     every = sum(map(len, alike.values()))
     labels = cluster.labels
+    weights = {place.node: weight for place, weight in cluster.senders}
     made: dict[tuple[str | None, ...], list[Selection[TrafficEndpoint]]] = {}
     verdicts: list[KeyVerdict] = []
     total, stays, lost = 0, Fraction(0), Fraction(0)
     for name in sorted(labels):
-        values = tuple(labels[name].get(key) for key in keys)
+        values = (name,) if local else tuple(labels[name].get(key) for key in keys)
         if values not in made:
             place = ProxyLocation.labelled(name, labels[name])
-            made[values] = [by_keys(known, place, keys, labels) for known in alike]
+            made[values] = [policy.internal(known, place, labels, None) for known in alike]
         zone = cluster.zones[name]
-        weight = cpu_milli(cluster.nodes[name]) if counts(cluster.nodes[name]) else 0
+        weight = weights.get(name, 0)
         total += weight
         for ports, chosen in zip(alike.values(), made[values], strict=True):
             addresses = tuple(dict.fromkeys(target.name for target in chosen.targets))
@@ -153,7 +170,7 @@ def keys_report(cluster: ReportedCluster, service: Service, family: str) -> Keys
                 lost += part
     whole = Fraction(total or 1)
     ignored = () if _headless(service) else read_endpoints(cluster.slices(service)).notes
-    return KeysReport(keys, tuple(verdicts), stays / whole, lost / whole, ignored)
+    return KeysReport(keys, tuple(verdicts), stays / whole, lost / whole, ignored, local)
 
 
 def _by_port(cluster: ReportedCluster, service: Service, family: str) -> Mapping[str, _Endpoints]:
@@ -191,3 +208,7 @@ def _some(names: list[str] | tuple[str, ...]) -> str:
     more = len(names) - NAMES
     shown = ", ".join(names[:NAMES]) or "-"
     return f"{shown} and {more} more" if more > 0 else shown
+
+
+def _percent(exact: Fraction) -> str:
+    return f"{float(round(exact * 100, 1)):.1f} %"

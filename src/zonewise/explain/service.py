@@ -83,7 +83,7 @@ def explain_service(cluster: ReportedCluster, service: Service) -> ServiceReport
     families = []
     for family in families_of(service, slices):
         known = endpoints_of(cluster, service, ours, foreign, pods, family)
-        keys = keys_report(cluster, service, family)
+        keys = keys_report(cluster, service, policy, family)
         flows = _Flows(cluster, policy, shares, keys)
         families.append(_family(family, hint_request, flows, known))
     namespace, name = key_of(service)
@@ -136,7 +136,7 @@ class _Flows:
             self.cluster.senders,
             lambda known, place: policy.internal(known, place, labels, rows),
         )
-        if self.keys is None or policy.internal_local:
+        if self.keys is None:
             return found
         # Ports may have endpoints of their own, which the report on the keys distinguishes.
         return replace(
