@@ -95,7 +95,7 @@ def test_names_of_a_headless_service_lead_to_ready_endpoints() -> None:
 
 
 def test_a_local_policy_comes_before_the_keys() -> None:
-    """Where the proxy drops, no endpoint is told, and the numbers are those of all other reports."""
+    """Where the proxy drops, no endpoint is told, and the numbers are those of every report."""
     slices = piece(HERE)
     found = report(slices, internalTrafficPolicy="Local")
     assert told(found) == [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from tests.cli.run_program import here
@@ -51,6 +52,26 @@ def test_the_rule_the_key_and_who_was_left_out(keyed: str, capsys: Capture) -> N
     assert "pod front/web-0 on node n-a in zone a" in result.out
     assert f"1 of 3 endpoints are returned, those whose node has {ZONE}=a" in result.out
     assert f"its node has {ZONE}=b, the client a" in result.out
+
+
+def test_a_single_label_is_a_service_of_the_namespace(keyed: str, capsys: Capture) -> None:
+    """Without a pod whose search path counts, -n completes the name; else it is in default."""
+    result = here(capsys, "explain", "name", "db", "-n", "shop", "-f", keyed)
+    assert result.code == 0
+    assert result.out.startswith("db.shop.svc.cluster.local for ")
+    result = here(capsys, "explain", "name", "db", "-f", keyed)
+    assert result.code == 1
+    assert result.out.startswith("db.default.svc.cluster.local for ")
+
+
+def test_a_single_label_needs_the_slices_of_its_service(tmp_path: Path, capsys: Capture) -> None:
+    """A dump without EndpointSlices is refused for a short name as for a long one."""
+    path = tmp_path / "dump.json"
+    path.write_text(dump(*(one for one in cluster() if one["kind"] != "EndpointSlice")))
+    short = here(capsys, "explain", "name", "db", "-n", "shop", "-f", path)
+    assert (short.code, short.out) == (1, "")
+    assert "there is no EndpointSlice in" in short.sentence()
+    assert short.err == here(capsys, "explain", "name", "db.shop.svc", "-f", path).err
 
 
 def test_a_client_may_be_an_address(keyed: str, capsys: Capture) -> None:

@@ -157,7 +157,7 @@ def command(
 
     'explain name NAME --client NAMESPACE/POD' is what the name server tells that pod: which rule
     and which key chose, and why others were left out. A short name is looked up as in the pod, by
-    the search path of its namespace.
+    the search path of its namespace; without --client it is a Service in the namespace of -n.
 
     'explain pvc NAME' and 'explain volume NAME' tell which pool a volume was cut from, from where
     it can be used, why, and what would help a claim that has none.

@@ -33,11 +33,21 @@ def print_name(
 
     _check(client)
     snapshot = only(tuple(dumped(files)))[0] if files else live(options, _kinds())
-    report = _report(snapshot, name, client, domain)
+    report = _report(snapshot, name, client, domain, _namespace(options, files))
     if missing := _lacking(snapshot, report, client):
         raise NotFound(Status(message=missing, code=404))
     click.echo(name_page(report) if output in (None, "table") else rendered(report.plain(), output))
     return 1 if report.code == "NXDOMAIN" else 0
+
+
+def _namespace(options: Options, files: Sequence[str]) -> str:
+    """The namespace that is meant where none is written, as for a Service."""
+    from zonewise.cli.program.connection import cluster_config
+    from zonewise.explain import DEFAULT_NAMESPACE
+
+    if files:
+        return options.namespace or DEFAULT_NAMESPACE
+    return cluster_config(options).namespace
 
 
 def _kinds() -> tuple[type[Any], ...]:
@@ -61,7 +71,9 @@ def _lacking(snapshot: Snapshot, report: NameReport, client: str | None) -> str:
     return lacking(snapshot, needed, ", ".join(snapshot.files))
 
 
-def _report(snapshot: Snapshot, name: str, client: str | None, domain: str) -> NameReport:
+def _report(
+    snapshot: Snapshot, name: str, client: str | None, domain: str, namespace: str
+) -> NameReport:
     from zonewise.explain.name import explain_name
     from zonewise.traffic.slices import services_of
 
@@ -81,27 +93,32 @@ def _report(snapshot: Snapshot, name: str, client: str | None, domain: str) -> N
             locators=locators,
         )
 
-    searched, plain = _candidates(name, ending, who.pod.partition("/")[0])
+    searched, plain = _candidates(name, ending, who.pod.partition("/")[0], namespace)
     for labels in searched:
         if (found := report(labels)).code != "NXDOMAIN":
             return found
     return report(plain)
 
 
-def _candidates(name: str, domain: str, namespace: str) -> tuple[list[list[str]], list[str]]:
+def _candidates(
+    name: str, domain: str, home: str, namespace: str
+) -> tuple[list[list[str]], list[str]]:
     """The names that are tried, by their labels left of the domain, and the one that is meant else.
 
-    A resolver in a pod appends its search path, the pod's namespace first, unless the name is
-    whole: written with the cluster's domain, or with a dot at its end.
+    A resolver in a pod appends its search path, the pod's namespace ``home`` first, unless the name
+    is whole: written with the cluster's domain, or with a dot at its end. Without a pod a single
+    label is a Service in ``namespace``.
     """
     text = name.strip().lower()
     bare = text.rstrip(".")
     labels = bare.removesuffix(f".{domain}").split(".")
     whole = bare.endswith(f".{domain}")
     plain = labels if whole or labels[-1] == "svc" else [*labels, "svc"]
-    if whole or text.endswith(".") or not namespace:
+    if whole or text.endswith("."):
         return [], plain
-    searched = [[*labels, namespace, "svc"], [*labels, "svc"], labels]
+    if not home:
+        return [], [*labels, namespace, "svc"] if len(labels) == 1 else plain
+    searched = [[*labels, home, "svc"], [*labels, "svc"], labels]
     return searched, searched[0] if len(labels) == 1 else plain
 
 
