@@ -88,6 +88,14 @@ def services() -> list[Item]:
         *service(12, "weighted", [*A[:3], B[0]], annotations={MODE: "zonewise.io/weighted"}),
         *service(13, "kept", KEPT, annotations=AUTO, hinted=True),
         *service(14, "not-kept", KEPT, annotations=AUTO),
+        *service(
+            15,
+            "half-local",
+            [*A[:4], *B[:4], *C[:3]],
+            annotations=AUTO | {"zonewise.io/overload": "40%/50%"},
+            type="LoadBalancer",
+            internalTrafficPolicy="Local",
+        ),
         *(
             one
             for number in range(10)

@@ -105,6 +105,21 @@ def test_overload_counts_what_falls_back(dump: Path, capsys: Capture) -> None:
     assert max(one for one in column if one is not None) == row["overload"] > 0
 
 
+@pytest.mark.parametrize("name", ["auto", "near", "node", "shared", "weighted", "half-local"])
+def test_the_column_and_the_sentence_are_of_the_same_traffic(
+    name: str, dump: Path, capsys: Capture
+) -> None:
+    """In every mode the highest overload of the zones is that of the busiest endpoint."""
+    row = told(dump, capsys)[name]
+    assert row["hinted"]
+    column = [zone["overload"] for zone in row["zones"] if zone["overload"] is not None]
+    assert max(column) == row["overload"]
+    page = here(capsys, "explain", "service", name, "-n", "shop", "-f", dump).out
+    (line,) = (line for line in page.splitlines() if line.startswith("The busiest endpoint"))
+    assert f" {row['overload'] * 100:.1f} % more than average" in line
+    assert ("hints are taken away above" in line) is (name in ("auto", "shared", "weighted"))
+
+
 def test_hints_that_are_kept_say_so(dump: Path, capsys: Capture) -> None:
     """Of equal Services the one that had hints keeps them, up to the limit of keeping."""
     table = here(capsys, "explain", "services", "-n", "shop", "-f", dump).out

@@ -487,7 +487,7 @@ def test_rows_and_limit_for_reports() -> None:
     """Per zone the share, the endpoints there, the minimum, what it gets and its overload."""
     view = snapshot((1, 1), (6, 3))
     decision = fresh(view)
-    rows = zone_rows(view, decision)
+    rows = zone_rows(view, decision, decision.flow(view).loads)
     assert [(row.zone, row.endpoints, row.minimum, row.assigned) for row in rows] == [
         ("a", 6, 4, 5),
         ("b", 3, 4, 4),
@@ -496,5 +496,5 @@ def test_rows_and_limit_for_reports() -> None:
     assert decision.flow(view).in_zone == Fraction(7, 8)
     assert in_zone_limit(view) == Fraction(9, 10)
     bare = replace(decision, hinted=False, hints={})
-    assert [row.overload for row in zone_rows(view, bare)] == [None, None]
-    assert zone_rows(replace(view, shares=Shares()), bare) == ()
+    assert [row.overload for row in zone_rows(view, bare, bare.flow(view).loads)] == [None, None]
+    assert zone_rows(replace(view, shares=Shares()), bare, {}) == ()

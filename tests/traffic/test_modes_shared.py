@@ -77,7 +77,7 @@ def test_rows_tell_the_busiest_endpoint_of_each_zone() -> None:
     """``assigned`` counts endpoints that name the zone; their highest load is the overload."""
     view = snapshot((1, 1, 1), (2, 1, 1), mode=Mode.SHARED)
     decision = fresh(view)
-    rows = zone_rows(view, decision)
+    rows = zone_rows(view, decision, decision.flow(view).loads)
     assert sum(row.assigned for row in rows) == sum(len(h.zones) for h in decision.hints.values())
     assert max(row.overload or 0 for row in rows) == decision.flow(view).overload
 

@@ -8,7 +8,7 @@ from fractions import Fraction
 from zonewise.api.values.printable import visible
 from zonewise.explain.columns import table
 from zonewise.explain.report import FamilyReport, ServiceReport
-from zonewise.traffic import LIMITED, TrafficEndpoint, ZoneRow
+from zonewise.traffic import TrafficEndpoint, ZoneRow
 from zonewise.traffic.routes.choice import usable
 
 ROWS = 50
@@ -141,7 +141,7 @@ def _traffic(report: ServiceReport, part: FamilyReport) -> list[str]:
         lines.append(
             f"The busiest endpoint gets {_percent(part.decided.overload)} more than average"
         )
-        if report.mode in LIMITED:
+        if report.limited:
             lines[-1] += f"; hints are taken away above {report.limits.drop} %"
         lines[-1] += "."
     if part.kept:

@@ -125,7 +125,7 @@ class ServiceReport:
     notes: tuple[str, ...] = ()
     """What the report could not take into account, a sentence each."""
     limited: bool = True
-    """Whether limits of overload apply, or would if the Service asked for hints."""
+    """Whether limits of overload apply to traffic to the ClusterIP, or would with hints."""
 
     @property
     def primary(self) -> FamilyReport:

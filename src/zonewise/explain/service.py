@@ -95,7 +95,7 @@ def explain_service(cluster: ReportedCluster, service: Service) -> ServiceReport
     if service.spec.cluster_ip == "None":
         notes.append(_HEADLESS)
     mode = hint_request.mode
-    free = mode is Mode.OFF and not (policy.internal_local or policy.keys or refusal)
+    free = mode is Mode.OFF and not (policy.keys or refusal)
     return ServiceReport(
         name,
         namespace,
@@ -103,7 +103,7 @@ def explain_service(cluster: ReportedCluster, service: Service) -> ServiceReport
         hint_request.limits,
         tuple(families),
         tuple(notes),
-        limited=mode in LIMITED or free,
+        limited=(mode in LIMITED or free) and not policy.internal_local,
     )
 
 
@@ -220,7 +220,7 @@ def _family(
     return FamilyReport(
         family=family,
         reason=(*decision.warnings, decision.reason)[0],
-        zones=zone_rows(snapshot, decision),
+        zones=zone_rows(snapshot, decision, flows.of(everyone, decided_weights).loads),
         endpoints=tuple(sorted(everyone, key=lambda target: target.name)),
         decided=flows.effect(everyone, decided_weights, hinted=decision.hinted),
         applied=flows.effect(there, written_weights, hinted=_obeyed(there)),

@@ -317,13 +317,18 @@ class ZoneRow:
     overload: Fraction | None
 
 
-def zone_rows(snapshot: ServiceSnapshot, decision: HintDecision) -> tuple[ZoneRow, ...]:
-    """The zones with a share, by name: what they have, need and get."""
+def zone_rows(
+    snapshot: ServiceSnapshot, decision: HintDecision, loads: Mapping[str, Fraction]
+) -> tuple[ZoneRow, ...]:
+    """The zones with a share, by name: what they have, need and get.
+
+    ``loads`` are how far endpoints are above the average, of the flow that the report is about.
+    """
     shares, targets = snapshot.shares, ready(snapshot.targets)
     there = Counter(target.zone for target in targets)
     assigned = Counter(zone for hint in decision.hints.values() for zone in hint.zones)
     usable = shares.total > 0
-    highest = _highest(snapshot, decision, targets)
+    highest = _highest(decision, targets, loads)
     minimum = snapshot.hint_request.limits.to_add(shares, len(targets)) if usable else {}
     return tuple(
         ZoneRow(
@@ -341,18 +346,17 @@ def zone_rows(snapshot: ServiceSnapshot, decision: HintDecision) -> tuple[ZoneRo
 
 
 def _highest(
-    snapshot: ServiceSnapshot, decision: HintDecision, targets: Iterable[TrafficEndpoint]
+    decision: HintDecision, targets: Iterable[TrafficEndpoint], loads: Mapping[str, Fraction]
 ) -> dict[str, Fraction]:
     """The overload of the busiest endpoint that is for each zone, with all that it gets.
 
-    A zone that no endpoint is for uses all of them, and they carry that as well.
+    Weights divide traffic among the zones that endpoints are in, hints among those they name. A
+    zone that no endpoint is for uses all of them, and they carry that as well.
     """
-    hinted = decision.applied(targets)
-    loads = flow(hinted, snapshot.shares).loads
     found: dict[str, Fraction] = {}
-    for target in hinted:
+    for target in targets:
         load = loads.get(target.name, Fraction(-1))
-        for zone in target.hint.zones:
+        for zone in (target.zone,) if decision.weights else decision.hint(target.name).zones:
             found[zone] = max(found.get(zone, load), load)
     return found
 
