@@ -17,7 +17,7 @@ from tests.explain.dumps import (
     service,
 )
 
-from zonewise.explain import ReportSettings, explain_service
+from zonewise.explain import ReportSettings, explain_service, service_page, services_page
 from zonewise.topology import MissingCpu, MissingZone
 
 THREE = [node("n1", "a"), node("n2", "b"), node("n3", "c")]
@@ -184,6 +184,48 @@ def test_modes(annotations: dict[str, str], spec: dict[str, Any], code: str, mod
         assert overloads == [-0.222222, None, 0.666667]
 
 
+def test_the_service_of_the_api_servers_is_given_no_advice() -> None:
+    """They write its slices, and are in no zone: neither a remedy nor a number makes sense."""
+    api = service("kubernetes", annotations={}, selector=None)
+    report = explained([*THREE, api, part([endpoint("192.0.2.1")], of="kubernetes")])
+    assert (report.primary.reason.code, report.primary.reason.fix) == ("NoSelector", "")
+    page = service_page(report)
+    assert "What would help" not in page
+    assert "expected now" not in page
+    assert report.plain()["inZone"] is None
+
+
+def test_an_external_name_has_no_zones() -> None:
+    """Nobody is sent to endpoints by it: there is no table, no number, and nothing unanswered."""
+    report = explained([*THREE, service(type="ExternalName", selector=None, externalName="a.b")])
+    told = report.plain()
+    assert (told["zones"], told["inZone"], told.get("unanswered")) == ([], None, None)
+    assert "MINIMUM" not in service_page(report)
+
+
+def test_numbers_that_do_not_exist_are_null() -> None:
+    """Without endpoints nothing is in zone, and where no limit applies there is none."""
+    told = explained([*THREE, service()]).plain()
+    numbers = ("inZone", "inZoneWithoutHints", "inZoneLimit")
+    assert [told[name] for name in numbers] == [None, None, None]
+    assert told["applied"]["inZone"] is None
+    local = service(annotations={}, internalTrafficPolicy="Local")
+    told = explained([*THREE, local, part(spread(2, 1, 1))]).plain()
+    assert (told["inZone"], told["inZoneLimit"]) == (1.0, None)
+    near = service(annotations={}, trafficDistribution="PreferClose")
+    told = explained([*THREE, near, part(spread(2, 1, 1))]).plain()
+    assert (told["inZone"], told["inZoneLimit"]) == (1.0, None)
+
+
+@pytest.mark.parametrize("annotations", [AUTO, {}])
+def test_a_service_without_endpoints_answers_nothing(annotations: dict[str, str]) -> None:
+    """Proxies reject all of its traffic, and all reports say so."""
+    report = explained([*THREE, service(annotations=annotations)])
+    assert report.plain()["unanswered"] == 1.0
+    assert services_page([("", report)]).endswith(" 100.0 %")
+    assert "No traffic gets an answer: the Service has no ready endpoint." in service_page(report)
+
+
 def test_dual_stack() -> None:
     """Families are decided apart; the first that the Service names stands for it."""
     six = [endpoint(f"fd00::{n}", zone) for n, zone in enumerate("aab")]
@@ -216,7 +258,11 @@ def test_settings_of_the_controller() -> None:
 def test_nothing_there() -> None:
     """No nodes and no slices are reasons, not faults."""
     told = explained([service()]).plain()
-    assert (told["reason"]["code"], told["inZone"], told["inZoneLimit"]) == ("NoEndpoints", 0, 0)
+    assert (told["reason"]["code"], told["inZone"], told["inZoneLimit"]) == (
+        "NoEndpoints",
+        None,
+        None,
+    )
     told = explained([service(), part(spread(1))]).plain()
     assert told["reason"]["code"] == "NoNodes"
 

@@ -41,9 +41,9 @@ def services_page(reports: Sequence[tuple[str, ServiceReport]]) -> str:
             report.mode.value,
             _hinted(part),
             str(sum(target.ready for target in part.endpoints)),
-            _in_zone(part, part.decided.in_zone),
-            _in_zone(part, part.in_zone_without_hints),
-            _in_zone(part, _limit(report, part)[1]) if report.limited else "-",
+            _percent(part.decided.in_zone),
+            _percent(part.in_zone_without_hints),
+            _percent(_limit(report, part)[1]),
             *([_percent(part.decided.unanswered)] if lossy else ()),
         ]
         rows.append([file, *row] if named else row)
@@ -58,16 +58,11 @@ def _hinted(part: FamilyReport) -> str:
     return "yes, kept: it had hints" if part.kept else "yes"
 
 
-def _limit(report: ServiceReport, part: FamilyReport) -> tuple[str, Fraction]:
+def _limit(report: ServiceReport, part: FamilyReport) -> tuple[str, Fraction | None]:
     """The overload that is allowed, and the most that can stay in its zone with it."""
     if part.kept:
         return f"up to {report.limits.drop} %", part.in_zone_limit_to_keep
     return f"below {report.limits.add} %", part.in_zone_limit
-
-
-def _in_zone(part: FamilyReport, exact: Fraction) -> str:
-    """A part of the answered traffic; there is none without endpoints."""
-    return _percent(exact) if any(map(usable, part.endpoints)) else "-"
 
 
 def _family(report: ServiceReport, part: FamilyReport) -> list[list[str]]:
@@ -91,7 +86,7 @@ def _zone(row: ZoneRow) -> list[str]:
         str(row.endpoints),
         str(row.minimum),
         str(row.assigned),
-        "-" if row.overload is None else _percent(row.overload),
+        _percent(row.overload),
     ]
 
 
@@ -118,8 +113,10 @@ def _endpoint(target: TrafficEndpoint) -> list[str]:
 
 
 def _traffic(report: ServiceReport, part: FamilyReport) -> list[str]:
-    if not part.zones or not any(map(usable, part.endpoints)):
+    if not part.zones:
         return []
+    if not any(map(usable, part.endpoints)):
+        return ["No traffic gets an answer: the Service has no ready endpoint."]
     rows = [
         ["expected now" if part.up_to_date else "as decided", _percent(part.decided.in_zone)],
         ["without hints", _percent(part.in_zone_without_hints)],
@@ -131,7 +128,8 @@ def _traffic(report: ServiceReport, part: FamilyReport) -> list[str]:
         rows.append(["with the slices as they are", _percent(part.applied.in_zone)])
     if part.stock is not None:
         rows.append(["with proxies that do not know weights", _percent(part.stock.in_zone)])
-    lines = table(["TRAFFIC IN ITS ZONE", ""], rows, right="lr")
+    known = (part.decided.in_zone, part.applied.in_zone) != (None, None)
+    lines = table(["TRAFFIC IN ITS ZONE", ""], rows, right="lr") if known else []
     if part.decided.unanswered:
         lines.append(
             f"{_percent(part.decided.unanswered)} of the traffic gets no answer: it is dropped on"
@@ -159,5 +157,5 @@ def _advice(part: FamilyReport) -> list[str]:
     return lines
 
 
-def _percent(exact: Fraction) -> str:
-    return f"{float(round(exact * 100, 1)):.1f} %"
+def _percent(exact: Fraction | None) -> str:
+    return "-" if exact is None else f"{float(round(exact * 100, 1)):.1f} %"

@@ -19,12 +19,13 @@ DECIMALS = 6
 class Effect:
     """What becomes of the traffic under some hints.
 
-    ``in_zone`` is the part of the answered traffic that stays in its zone, ``unanswered`` the part
-    of all that finds no endpoint although there are some, on ``silent`` nodes.
+    ``in_zone`` is the part of the answered traffic that stays in its zone, None if nothing is
+    answered or no endpoint is in a zone; ``unanswered`` is the part of all that finds no endpoint,
+    on ``silent`` nodes.
     """
 
     hinted: bool
-    in_zone: Fraction
+    in_zone: Fraction | None
     overload: Fraction
     unanswered: Fraction = Fraction(0)
     silent: int = 0
@@ -34,7 +35,7 @@ class Effect:
         lost = {"unanswered": number(self.unanswered)} if self.unanswered else {}
         return {
             "hinted": self.hinted,
-            "inZone": number(self.in_zone),
+            "inZone": number_or_none(self.in_zone),
             "overload": number(self.overload),
         } | lost
 
@@ -49,8 +50,9 @@ class FamilyReport:
     endpoints: tuple[TrafficEndpoint, ...]
     decided: Effect
     applied: Effect
-    in_zone_without_hints: Fraction
-    in_zone_limit: Fraction
+    in_zone_without_hints: Fraction | None
+    in_zone_limit: Fraction | None
+    """The most that can stay in its zone; None if no limit applies, or there is no endpoint."""
     up_to_date: bool
     """Whether the slices carry the hints that were decided."""
     weights: str = ""
@@ -61,7 +63,7 @@ class FamilyReport:
     """What its topology keys mean, if it has some."""
     kept: bool = False
     """Whether it has hints only because it had some: they would not be added anew."""
-    in_zone_limit_to_keep: Fraction = Fraction(0)
+    in_zone_limit_to_keep: Fraction | None = None
     """As ``in_zone_limit``, at the limit above which hints are dropped."""
     senders: int = 0
     """On how many nodes traffic starts."""
@@ -82,9 +84,9 @@ class FamilyReport:
             },
             "zones": [self._zone(row) for row in self.zones],
             "endpoints": [_endpoint(target) for target in self.endpoints],
-            "inZone": number(self.decided.in_zone),
-            "inZoneWithoutHints": number(self.in_zone_without_hints),
-            "inZoneLimit": number(self.in_zone_limit),
+            "inZone": number_or_none(self.decided.in_zone),
+            "inZoneWithoutHints": number_or_none(self.in_zone_without_hints),
+            "inZoneLimit": number_or_none(self.in_zone_limit),
             "overload": number(self.decided.overload),
             "applied": self.applied.plain(),
             **more,
@@ -109,7 +111,7 @@ class FamilyReport:
             "endpoints": row.endpoints,
             "minimum": row.minimum,
             "assigned": row.assigned,
-            "overload": None if overload is None else number(overload),
+            "overload": number_or_none(overload),
         }
 
 
@@ -166,3 +168,8 @@ def _endpoint(target: TrafficEndpoint) -> dict[str, Any]:
 def number(exact: Fraction) -> float:
     """A fraction as printed: rounded once, from the exact value."""
     return float(round(exact, DECIMALS))
+
+
+def number_or_none(exact: Fraction | None) -> float | None:
+    """A fraction as printed, if there is one."""
+    return None if exact is None else number(exact)

@@ -51,6 +51,9 @@ from zonewise.traffic.routes.choice import usable
 from zonewise.traffic.slices import MANAGED_BY_LABEL, MANAGER, families_of
 from zonewise.traffic.weights import parse_weights
 
+API_SERVERS = ("default", "kubernetes")
+"""The Service by which API servers make themselves known; nobody else decides about it."""
+
 _ALL_NODES = (
     f"The shares are those of all nodes: without pods it is unknown what"
     f" {SHARE_NODES_ANNOTATION}: tolerated means. Read pods as well."
@@ -79,13 +82,18 @@ def explain_service(cluster: ReportedCluster, service: Service) -> ServiceReport
         )
     tolerated = hint_request.share_nodes is ShareNodes.TOLERATED
     shares = cluster.shares(reach_of(pods or ()) if tolerated else EligibleNodes())
+    if service.spec.type == "ExternalName":
+        shares = Shares()  # A name sends nobody to endpoints: no zone has traffic of it.
     policy = _policy(cluster, service)
+    mode = hint_request.mode
+    free = mode is Mode.OFF and not (policy.keys or refusal)
+    limited = (mode in LIMITED or free) and not policy.internal_local
     families = []
     for family in families_of(service, slices):
         known = endpoints_of(cluster, service, ours, foreign, pods, family)
         keys = keys_report(cluster, service, policy, family)
         flows = _Flows(cluster, policy, shares, keys)
-        families.append(_family(family, hint_request, flows, known))
+        families.append(_family(family, hint_request, flows, known, limited=limited))
     namespace, name = key_of(service)
     notes = [_ALL_NODES] if tolerated and pods is None else []
     if ignored := invalid_keys(service):
@@ -94,8 +102,6 @@ def explain_service(cluster: ReportedCluster, service: Service) -> ServiceReport
     notes += [_sentence(f"{one.object}: {one}") for one in ignored_slices]
     if service.spec.cluster_ip == "None":
         notes.append(_HEADLESS)
-    mode = hint_request.mode
-    free = mode is Mode.OFF and not (policy.keys or refusal)
     return ServiceReport(
         name,
         namespace,
@@ -103,7 +109,7 @@ def explain_service(cluster: ReportedCluster, service: Service) -> ServiceReport
         hint_request.limits,
         tuple(families),
         tuple(notes),
-        limited=(mode in LIMITED or free) and not policy.internal_local,
+        limited=limited,
     )
 
 
@@ -147,16 +153,26 @@ class _Flows:
         )
 
     def effect(self, targets: tuple[TrafficEndpoint, ...], weights: str, *, hinted: bool) -> Effect:
-        """What becomes of the traffic; without any endpoint the verdict says so already."""
+        """What becomes of the traffic."""
         result = self.of(targets, weights)
-        lost = any(map(usable, targets)) and result.unanswered > 0
         return Effect(
             hinted,
-            result.in_zone,
+            _in_zone(targets, result),
             max(result.overload, Fraction(0)),
-            result.unanswered if lost else Fraction(0),
-            result.silent if lost else 0,
+            result.unanswered,
+            result.silent,
         )
+
+
+def _in_zone(targets: tuple[TrafficEndpoint, ...], result: Flow) -> Fraction | None:
+    """What of the answered traffic stays in its zone; None if none is, or no zone is known."""
+    answered = result.loads and result.unanswered < 1
+    return result.in_zone if answered and _located(targets) else None
+
+
+def _located(targets: Iterable[TrafficEndpoint]) -> bool:
+    """Whether some endpoint that proxies use is in a zone."""
+    return any(target.zone and usable(target) for target in targets)
 
 
 def _as_obeyed(
@@ -193,6 +209,12 @@ def _nobody_decides(
             message="the Service is a name for something outside of the cluster",
             object=about,
         )
+    if (namespace, name) == API_SERVERS:
+        return Reason(
+            code="NoSelector",
+            message="the API servers write its slices themselves, without hints",
+            object=about,
+        )
     writers = {part.metadata.labels.get(MANAGED_BY_LABEL, "") for part in slices}
     elsewhere = MANAGER not in writers and (not asked or writers - {""})
     if writers and elsewhere and not service.spec.selector:
@@ -206,7 +228,12 @@ def _nobody_decides(
 
 
 def _family(
-    family: str, hint_request: HintRequest, flows: _Flows, endpoints: ServiceEndpoints
+    family: str,
+    hint_request: HintRequest,
+    flows: _Flows,
+    endpoints: ServiceEndpoints,
+    *,
+    limited: bool,
 ) -> FamilyReport:
     snapshot = ServiceSnapshot(hint_request, flows.shares, endpoints.ours, endpoints.foreign)
     decision = decide(snapshot, endpoints.previous)
@@ -217,6 +244,8 @@ def _family(
     weighed = not any(target.ready for target in endpoints.foreign)
     decided_weights = decision.weights if weighed else ""
     written_weights = endpoints.previous.weights if weighed else ""
+    bare = _bare(everyone)
+    limited = limited and _located(everyone)
     return FamilyReport(
         family=family,
         reason=(*decision.warnings, decision.reason)[0],
@@ -224,8 +253,8 @@ def _family(
         endpoints=tuple(sorted(everyone, key=lambda target: target.name)),
         decided=flows.effect(everyone, decided_weights, hinted=decision.hinted),
         applied=flows.effect(there, written_weights, hinted=_obeyed(there)),
-        in_zone_without_hints=flows.of(_bare(everyone)).in_zone,
-        in_zone_limit=in_zone_limit(replace(snapshot, targets=everyone)),
+        in_zone_without_hints=_in_zone(bare, flows.of(bare)),
+        in_zone_limit=in_zone_limit(replace(snapshot, targets=everyone)) if limited else None,
         up_to_date=_hints(decided) == _hints(endpoints.written)
         and decision.weights == endpoints.previous.weights,
         weights=decision.weights,
@@ -236,8 +265,10 @@ def _family(
         ),
         keys=flows.keys,
         kept=_kept(snapshot, decision, endpoints.previous),
-        in_zone_limit_to_keep=in_zone_limit(
-            replace(snapshot, targets=everyone, hint_request=_at_most(hint_request))
+        in_zone_limit_to_keep=(
+            in_zone_limit(replace(snapshot, targets=everyone, hint_request=_at_most(hint_request)))
+            if limited
+            else None
         ),
         senders=len(flows.cluster.senders),
     )
