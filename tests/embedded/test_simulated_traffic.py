@@ -150,16 +150,21 @@ async def test_a_node_may_be_of_any_size() -> None:
         assert seen.in_zone == 1
 
 
-async def test_nobody_asks_before_there_was_an_answer_and_everybody_notices_the_end() -> None:
-    """Requests are counted from a Service's first endpoint on; without any they fail."""
+async def test_without_endpoints_all_fails_and_the_wait_for_the_first_is_forgotten() -> None:
+    """All requests fail before the first endpoint and after the last; only the end is an outage."""
     here = Here()
     async with virtual_cluster({"clients": here}) as cluster:
         await node(cluster, "a1", "a", "4")
         await service(cluster)
         await asyncio.sleep(30)
-        assert here.seen() is None
+        waiting = here.seen()
+        assert waiting is not None
+        assert (waiting.failed, waiting.in_zone) == (1, None)
         await endpoints(cluster, a=1)
-        await until(lambda: here.seen() is not None)
+        await until(lambda: (seen := here.seen()) is not None and seen.in_zone == 1)
+        answered = here.seen()
+        assert answered is not None
+        assert answered.failed == 0
         await cluster.client.raw(
             "DELETE", "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/web"
         )

@@ -8,10 +8,11 @@ proxy drops or rejects, or the endpoint is on a node that failed, which the clus
 after a while. Nodes that failed send nothing. So the numbers say what real traffic of that shape
 would have done, no more: no latencies, no connections that stay.
 
-Clients of a Service start with its first endpoint: until then no request counts as unanswered. The
-counts of the last ``WINDOW`` seconds are in memory and in the ConfigMap ``zonewise-system/
-traffic``, one entry per Service, for readers from outside. It is written when a number in it
-changed, at most every ``PAUSE`` seconds. After a restart counting starts again.
+Until the first request to a Service is answered, all of them count as unanswered; from then on they
+are forgotten, since waiting for the first endpoint is no outage. The counts of the last ``WINDOW``
+seconds are in memory and in the ConfigMap ``zonewise-system/traffic``, one entry per Service, for
+readers from outside. It is written when a number in it changed, at most every ``PAUSE`` seconds.
+After a restart counting starts again.
 
 Bounded: ``RATE`` requests in a second over all Services, each at most ``RATE_EACH``. What a proxy
 in a place does with a Service is computed once and kept until the Service or a slice changes, or
@@ -97,6 +98,7 @@ class SimulatedTraffic:
         self._keyed: set[Key] = set()
         self._seconds: deque[dict[Key, RequestCount]] = deque()
         self._totals: dict[Key, RequestCount] = {}
+        self._answered: set[Key] = set()
         self._told: dict[str, str] = {}
         self._nodes.on_change(self._node_changed)
         self._services.on_change(self._service_changed)
@@ -126,6 +128,10 @@ class SimulatedTraffic:
             for answered in [total.in_zone + total.elsewhere]
         }
 
+    def answered(self, key: Key) -> bool:
+        """Whether a Service has ever answered a request."""
+        return key in self._answered
+
     def _second(self) -> None:
         places, weights = self._places or self._settle()
         asked = [service for service in self._services if _asked(service)]
@@ -143,8 +149,10 @@ class SimulatedTraffic:
                     count.in_zone += 1
                 else:
                     count.elsewhere += 1
-            if count.nowhere < each or service.key in self._totals:
-                second[service.key] = count
+            if count.nowhere < each and service.key not in self._answered:
+                self._answered.add(service.key)
+                self._forget(service.key)
+            second[service.key] = count
         self._seconds.append(second)
         for key, count in second.items():
             self._totals.setdefault(key, RequestCount()).add(count)
@@ -154,6 +162,12 @@ class SimulatedTraffic:
                 total.add(count, -1)
                 if not total.requests:
                     del self._totals[key]
+
+    def _forget(self, key: Key) -> None:
+        """Count a Service anew."""
+        self._totals.pop(key, None)
+        for second in self._seconds:
+            second.pop(key, None)
 
     def _settle(self) -> tuple[list[ProxyLocation], list[int]]:
         """Where requests may start, and how often they do, until a node changes."""
@@ -207,6 +221,8 @@ class SimulatedTraffic:
         for service in filter(None, (old, new)):
             self._routes.pop(service.key, None)
             self._keyed.discard(service.key)
+        if old is not None and new is None:
+            self._answered.discard(old.key)
 
     def _slice_changed(self, old: EndpointSlice | None, new: EndpointSlice | None) -> None:
         for piece in filter(None, (old, new)):

@@ -152,7 +152,9 @@ class Measurements:
             case "in-zone" | "failed":
                 assert asked.target is not None
                 seen = self._clients.seen().get(asked.target)
-                return None if seen is None else getattr(seen, asked.measure.replace("-", "_"))
+                if seen is None or not self._clients.answered(asked.target):
+                    return None  # A Service that waits for its first endpoint fails nobody.
+                return getattr(seen, asked.measure.replace("-", "_"))
         assert asked.target is not None
         workload = self.workload(asked.target)
         return None if workload is None else self._of_workload(asked, workload)
