@@ -160,11 +160,14 @@ async def test_without_endpoints_all_fails_and_the_wait_for_the_first_is_forgott
         waiting = here.seen()
         assert waiting is not None
         assert (waiting.failed, waiting.in_zone) == (1, None)
+        assert here.clients is not None
+        assert not here.clients.answered(WEB)
         await endpoints(cluster, a=1)
         await until(lambda: (seen := here.seen()) is not None and seen.in_zone == 1)
         answered = here.seen()
         assert answered is not None
         assert answered.failed == 0
+        assert here.clients.answered(WEB)
         await cluster.client.raw(
             "DELETE", "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/web"
         )
