@@ -109,7 +109,7 @@ def test_a_local_policy_comes_before_the_keys() -> None:
         "The policy Local comes before the topology keys for traffic to the ClusterIP:"
         " 50.0 % of the traffic stays in its zone and 50.0 % is dropped, on 1 of 2 nodes.",
     ]
-    body = {"clusterIP": "10.96.0.1", "ports": [PORT], "internalTrafficPolicy": "Local"}
+    body: Item = {"clusterIP": "10.96.0.1", "ports": [PORT], "internalTrafficPolicy": "Local"}
     whole = explained(
         [node("n-a", "a"), node("n-b", "b"), service(annotations=KEYS, **body), slices]
     ).primary

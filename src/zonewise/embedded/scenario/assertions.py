@@ -154,7 +154,7 @@ class Measurements:
                 seen = self._clients.seen().get(asked.target)
                 if seen is None or not self._clients.answered(asked.target):
                     return None  # A Service that waits for its first endpoint fails nobody.
-                return getattr(seen, asked.measure.replace("-", "_"))
+                return seen.failed if asked.measure == "failed" else seen.in_zone
         assert asked.target is not None
         workload = self.workload(asked.target)
         return None if workload is None else self._of_workload(asked, workload)
