@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from zonewise.api.meta import IntOrString
 from zonewise.disruption.budget import Budget
 from zonewise.disruption.grouping import WHOLE
 from zonewise.disruption.standing import BudgetStanding
@@ -46,14 +45,12 @@ def domain_advice(standing: BudgetStanding, name: str) -> str:
         for other in standing.named
         if other.guarded
     )
-    most, least = budget.limit.value, None
-    if not budget.limit.unavailable:
-        most, least = None, budget.limit.value
+    hopeless = budget.limit.unavailable or budget.limit.value == "100%"
     needs = _needs(domain.desired, domain.expected, f" in {where}")
     return _never(
         budget,
         needs,
-        fewer="" if _hopeless(most, least) else f"with {_pods(domain.expected)} ",
+        fewer="" if hopeless else f"with {_pods(domain.expected)} ",
         there=f" in {where}" if elsewhere else "",
     )
 
@@ -76,12 +73,12 @@ def plain_advice(budget: Budget) -> str:
         return ""
     if status.desired_healthy < status.expected_pods:
         return ""
+    # A limit that no number of pods would change.
+    hopeless = spec.max_unavailable is not None or spec.min_available == "100%"
     return _never(
         budget,
         _needs(status.desired_healthy, status.expected_pods, ""),
-        fewer=""
-        if _hopeless(spec.max_unavailable, spec.min_available)
-        else f"with {_pods(status.expected_pods)} ",
+        fewer="" if hopeless else f"with {_pods(status.expected_pods)} ",
     )
 
 
@@ -117,11 +114,6 @@ def _needs(desired: int, expected: int, where: str) -> str:
     if desired == expected:
         return f"all {_pods(expected)} it expects{where} to be healthy"
     return f"{desired} healthy pods{where} and expects {expected}"
-
-
-def _hopeless(most: IntOrString | None, least: IntOrString | None) -> bool:
-    """Whether a limit that allows nothing would not allow more with more pods."""
-    return most is not None or least == "100%"
 
 
 def _never(budget: Budget, needs: str, *, fewer: str, there: str = "") -> str:
