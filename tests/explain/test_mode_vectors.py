@@ -152,7 +152,7 @@ def test_lives(mode: str) -> None:
             if mode == MODES[0] or weights is not None:
                 # Where a node or an endpoint has no zone nothing can be decided.
                 stays += in_zone
-                limits += told["inZoneLimit"] or 0
+                limits += told["inZoneLimit"]
             theirs["changes"] += step["upstream"]["hint_changes"]["mean"]
             theirs["moved"] += step["upstream"]["moved"]
     assert steps == 1640

@@ -192,23 +192,23 @@ def test_the_service_of_the_api_servers_is_given_no_advice() -> None:
     page = service_page(report)
     assert "What would help" not in page
     assert "expected now" not in page
-    assert report.plain()["inZone"] is None
+    assert report.plain()["inZone"] == 0
 
 
 def test_an_external_name_has_no_zones() -> None:
     """Nobody is sent to endpoints by it: there is no table, no number, and nothing unanswered."""
     report = explained([*THREE, service(type="ExternalName", selector=None, externalName="a.b")])
     told = report.plain()
-    assert (told["zones"], told["inZone"], told.get("unanswered")) == ([], None, None)
+    assert (told["zones"], told["inZone"], told.get("unanswered")) == ([], 0, None)
     assert "MINIMUM" not in service_page(report)
 
 
-def test_numbers_that_do_not_exist_are_null() -> None:
+def test_a_limit_that_does_not_apply_is_null() -> None:
     """Without endpoints nothing is in zone, and where no limit applies there is none."""
     told = explained([*THREE, service()]).plain()
     numbers = ("inZone", "inZoneWithoutHints", "inZoneLimit")
-    assert [told[name] for name in numbers] == [None, None, None]
-    assert told["applied"]["inZone"] is None
+    assert [told[name] for name in numbers] == [0, 0, 0]
+    assert told["applied"]["inZone"] == 0
     local = service(annotations={}, internalTrafficPolicy="Local")
     told = explained([*THREE, local, part(spread(2, 1, 1))]).plain()
     assert (told["inZone"], told["inZoneLimit"]) == (1.0, None)
@@ -258,11 +258,7 @@ def test_settings_of_the_controller() -> None:
 def test_nothing_there() -> None:
     """No nodes and no slices are reasons, not faults."""
     told = explained([service()]).plain()
-    assert (told["reason"]["code"], told["inZone"], told["inZoneLimit"]) == (
-        "NoEndpoints",
-        None,
-        None,
-    )
+    assert (told["reason"]["code"], told["inZone"], told["inZoneLimit"]) == ("NoEndpoints", 0, 0)
     told = explained([service(), part(spread(1))]).plain()
     assert told["reason"]["code"] == "NoNodes"
 

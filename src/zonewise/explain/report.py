@@ -35,7 +35,7 @@ class Effect:
         lost = {"unanswered": number(self.unanswered)} if self.unanswered else {}
         return {
             "hinted": self.hinted,
-            "inZone": number_or_none(self.in_zone),
+            "inZone": number_or_zero(self.in_zone),
             "overload": number(self.overload),
         } | lost
 
@@ -68,8 +68,10 @@ class FamilyReport:
     senders: int = 0
     """On how many nodes traffic starts."""
 
-    def plain(self) -> dict[str, Any]:
-        """As JSON has it."""
+    def plain(self, *, limited: bool) -> dict[str, Any]:
+        """As JSON has it: without endpoints nothing is in zone, and a limit is null only where
+        none applies, so that numbers can be added up.
+        """
         more: dict[str, Any] = {}
         if self.keys is not None:
             more["topologyKeys"] = self.keys.plain()
@@ -84,9 +86,9 @@ class FamilyReport:
             },
             "zones": [self._zone(row) for row in self.zones],
             "endpoints": [_endpoint(target) for target in self.endpoints],
-            "inZone": number_or_none(self.decided.in_zone),
-            "inZoneWithoutHints": number_or_none(self.in_zone_without_hints),
-            "inZoneLimit": number_or_none(self.in_zone_limit),
+            "inZone": number_or_zero(self.decided.in_zone),
+            "inZoneWithoutHints": number_or_zero(self.in_zone_without_hints),
+            "inZoneLimit": number_or_zero(self.in_zone_limit) if limited else None,
             "overload": number(self.decided.overload),
             "applied": self.applied.plain(),
             **more,
@@ -144,7 +146,9 @@ class ServiceReport:
 
     def plain(self) -> dict[str, Any]:
         """As JSON has it."""
-        families = [{"family": part.family, **part.plain()} for part in self.families]
+        families = [
+            {"family": part.family, **part.plain(limited=self.limited)} for part in self.families
+        ]
         primary = {key: value for key, value in families[0].items() if key != "family"}
         return {
             "service": self.service,
@@ -173,3 +177,8 @@ def number(exact: Fraction) -> float:
 def number_or_none(exact: Fraction | None) -> float | None:
     """A fraction as printed, if there is one."""
     return None if exact is None else number(exact)
+
+
+def number_or_zero(exact: Fraction | None) -> float:
+    """A fraction as printed, 0 if there is none."""
+    return number(exact or Fraction(0))
