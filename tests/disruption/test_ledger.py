@@ -28,3 +28,24 @@ def test_the_newest_grant_of_a_pod_counts(order: tuple[int, ...]) -> None:
     ledger = ledger_of(convert(DisruptionLedger, {"spec": {"grants": grants}}))
     assert ledger.live(pod("a"), NOW)
     assert ledger.grants["uid-a"].time == moments[1]
+
+
+@pytest.mark.parametrize(
+    ("ahead", "live"),
+    [
+        (-GRANT_SECONDS - 1, False),
+        (-GRANT_SECONDS, True),
+        (0.0, True),
+        (GRANT_SECONDS, True),
+        (GRANT_SECONDS + 1, False),
+        (86400.0, False),
+    ],
+)
+def test_a_grant_far_from_now_is_over(ahead: float, live: bool) -> None:
+    """A grant counts up to two minutes around its time, so one from the future holds nobody for
+    more than four; what is over is left out of the next write.
+    """
+    grant = {"uid": "uid-a", "pod": "a", "time": text(NOW + ahead)}
+    ledger = ledger_of(convert(DisruptionLedger, {"spec": {"grants": [grant]}}))
+    assert ledger.live(pod("a"), NOW) is live
+    assert ("uid-a" in ledger.with_grants([pod("b")], [], NOW).grants) is live

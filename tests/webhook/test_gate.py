@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from email.utils import formatdate
 from typing import Any
 
 import msgspec
@@ -15,6 +16,7 @@ from zonewise.api import DisruptionLedger, Pod, ReplicaSet, StatefulSet, convert
 from zonewise.api.errors import BadRequest
 from zonewise.disruption.ledger import GRANT_SECONDS, USED_SECONDS
 from zonewise.runtime.cache.cache import Cache
+from zonewise.runtime.client.server_clock import ServerClock
 from zonewise.runtime.webhook.admission import (
     AdmissionAnswer,
     AdmissionRequest,
@@ -37,11 +39,11 @@ TEMPLATE = {
 class Asked:
     """A gate over the field's server, and what it counted."""
 
-    def __init__(self, town: Field, mode: GateMode) -> None:
+    def __init__(self, town: Field, mode: GateMode, gate: DisruptionGate | None = None) -> None:
         self.verdicts: Counter[tuple[str, bool]] = Counter()
         loop = asyncio.get_running_loop()
         self.town = town
-        self.gate = DisruptionGate(
+        self.gate = gate or DisruptionGate(
             town.cluster.components.cache,
             town.client,
             lambda: EPOCH + loop.time(),
@@ -310,6 +312,40 @@ async def test_who_does_not_know_the_cluster_yet(mode: GateMode) -> None:
             else:
                 assert isinstance(answer, Allowed)
         assert not await town.client.list(DisruptionLedger, NS)
+
+
+@pytest.mark.parametrize("mode", ["enforce", "observe"])
+async def test_a_clock_that_is_off_grants_nothing(mode: GateMode) -> None:
+    """From an answer with a wrong date on, whatever would be judged is refused with 429, also a
+    pod that has a grant, and no ledger is written; one that only observes lets pass.
+    """
+    async with field(9, *"abcabcabc") as town:
+        await town.budget(maxUnavailable=1)
+        loop = asyncio.get_running_loop()
+        clock = ServerClock(lambda: EPOCH + loop.time())
+        gate = DisruptionGate(town.cluster.components.cache, town.client, clock.certain, mode=mode)
+        clamp = Clamp(gate.budgets_cache, clock.certain, gate.turns)
+        asked = Asked(town, mode, gate)
+        await asyncio.sleep(5)
+        assert isinstance(await asked.evict("web-1"), Allowed)
+        before = await asked.ledger()
+        moment = EPOCH + loop.time() + 130
+        clock.observe(formatdate(moment, usegmt=True), loop.time(), loop.time())
+        answers = [await asked.evict(f"web-{number}") for number in range(1, 10)]
+        answers.append(await asked.delete("web-4", "replicaset-controller"))
+        if mode == "enforce":
+            item = await town.client.raw("GET", f"/apis/apps/v1/namespaces/{NS}/replicasets/web")
+            old = item.json()
+            new = old | {"spec": old["spec"] | {"replicas": 1}}
+            answers.append(await clamp(request(name="web", object=new, oldObject=old)))
+        for answer in answers:
+            if mode == "observe":
+                assert isinstance(answer, Allowed)
+            else:
+                assert isinstance(answer, Denied)
+                assert answer.code == 429
+                assert "its clock and the API server's differ by 130 s" in str(answer.why)
+        assert await asked.ledger() == before
 
 
 async def test_a_controller_manager_without_accounts() -> None:

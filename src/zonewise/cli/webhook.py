@@ -195,13 +195,17 @@ async def _serve(
     instead: dict[str, AdmissionAnswer] = {}
     if budgets != "off":
         gate = DisruptionGate(
-            cache, client, client.clock.now, mode=budgets, observe=verdict_counter(metrics.registry)
+            cache,
+            client,
+            client.clock.certain,
+            mode=budgets,
+            observe=verdict_counter(metrics.registry),
         )
         handlers |= {EVICTIONS_PATH: gate.eviction, DELETIONS_PATH: gate.deletion}
         instead = dict.fromkeys((EVICTIONS_PATH, DELETIONS_PATH), gate.instead)
         if budgets == "enforce":
             handlers[CLAMP_PATH] = _patient(
-                cache, Clamp(gate.budgets_cache, client.clock.now, gate.turns)
+                cache, Clamp(gate.budgets_cache, client.clock.certain, gate.turns)
             )
             kinds.append(MutatingWebhookConfiguration)
         kinds = list(dict.fromkeys(kinds))

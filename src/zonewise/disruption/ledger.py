@@ -7,7 +7,9 @@ StatefulSet's next pod of the same name is another one.
 A grant counts while its pod exists and is not terminating. It is kept longer, ``GRANT_SECONDS``
 after it was made: a reader whose cache is older still sees the pod as healthy, and must find the
 grant. No request to the API server lasts that long, so a pod that exists afterwards was not
-deleted, and counts as healthy again.
+deleted, and counts as healthy again. A grant from the future is of a clock that differs from ours:
+up to ``GRANT_SECONDS`` it counts like others, which is more than replicas that are ready differ;
+beyond that its time means nothing, and it would hold its budget until then, so it is over.
 
 A grant whose pod is not deleted was not used: another webhook or a plain budget refused the
 request, or no API server sent it. After ``USED_SECONDS``, the time after which API servers give up
@@ -50,7 +52,7 @@ class Ledger:
     def live(self, pod: Pod, now: float) -> bool:
         """Whether a pod was granted and may still be deleted."""
         grant = self.grants.get(pod.metadata.uid or pod.metadata.name)
-        return grant is not None and made(grant) + GRANT_SECONDS >= now
+        return grant is not None and counts(grant, now)
 
     def with_grants(
         self,
@@ -62,7 +64,7 @@ class Ledger:
     ) -> Ledger:
         """The ledger with more grants, less those that are over, and less ``deleted`` budgets."""
         text = times.format_time(times.from_epoch(now))
-        kept = {key: one for key, one in self.grants.items() if made(one) + GRANT_SECONDS >= now}
+        kept = {key: grant for key, grant in self.grants.items() if counts(grant, now)}
         for pod in pods:
             kept[pod.metadata.uid] = Grant(uid=pod.metadata.uid, pod=pod.metadata.name, time=text)
         seen = {f"{budget.kind}/{budget.name}": budget.version for budget in budgets}
@@ -124,6 +126,11 @@ def ledger_of(item: DisruptionLedger | None) -> Ledger:
         if made(grant) > made(known):
             grants[grant.uid or grant.pod] = grant
     return Ledger(grants, dict(item.spec.judged), item.metadata.resource_version)
+
+
+def counts(grant: Grant, now: float) -> bool:
+    """Whether a grant is not over."""
+    return abs(now - made(grant)) <= GRANT_SECONDS
 
 
 def made(grant: Grant) -> float:

@@ -11,7 +11,7 @@ deletes those first), and marked pods that all budgets would grant now. A fresh 
 if a ReplicaSet is scaled down before its controller has seen the mark, that would delete another
 pod and be refused. Nothing is granted here; the deletion that follows is. Where no budget in force
 covers the pods, and for Deployments that recreate theirs, nothing is clamped: those make no new pod
-before the last old one is deleted.
+before the last old one is deleted. While the clock is off, as for the gate, a decrease is refused.
 """
 
 from __future__ import annotations
@@ -25,8 +25,10 @@ from zonewise.disruption import BudgetsCache, Round
 from zonewise.disruption.owners import Owners, owner_of, place_of
 from zonewise.disruption.steering import REDUCE_TO, SEEN_SECONDS, is_marked
 from zonewise.disruption.views import ReplicaSetScale
+from zonewise.runtime.client.server_clock import ClockOff
 from zonewise.runtime.process.turns import FairTurns
 from zonewise.runtime.webhook.admission import AdmissionAnswer, AdmissionRequest, Allowed
+from zonewise.webhook.gate import clock_off
 
 REMEMBERED = 5000
 """More marks than this are dropped, which delays and does no harm."""
@@ -52,7 +54,10 @@ class Clamp:
         wanted, had = new.spec.replicas or 0, old.spec.replicas or 0
         if wanted >= had:
             return Allowed()
-        size = await self.size(new, had, wanted)
+        try:
+            size = await self.size(new, had, wanted)
+        except ClockOff as error:
+            return clock_off(error)
         return Allowed(patch=_patch(new, size, wanted))
 
     async def size(self, item: ReplicaSetScale, had: int, wanted: int) -> int:

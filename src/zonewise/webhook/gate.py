@@ -22,13 +22,16 @@ So while a marked pod of it exists, the deletion of an unmarked one that is Read
 ReplicaSet retries in a moment, with the right one. A pod with a deletion cost of another client is
 exempt, because the ReplicaSet may put it before the marked ones forever.
 
+While the clock is off (``ClockOff``), nobody knows which grants are over: what would be judged is
+refused, whatever the budgets say.
+
 In ``observe`` nothing is refused and nothing written: what would have been is counted and added to
 the audit log.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Literal
 
 from zonewise.api.errors import StatusCause
@@ -42,6 +45,7 @@ from zonewise.disruption.owners import reference_of
 from zonewise.disruption.steering import marked_before
 from zonewise.disruption.verdict import UNCOVERED
 from zonewise.runtime.client.scales import Scales
+from zonewise.runtime.client.server_clock import ClockOff
 from zonewise.runtime.process.turns import FairTurns
 from zonewise.runtime.webhook.admission import AdmissionAnswer, AdmissionRequest, Allowed, Denied
 from zonewise.webhook.granting import Granting
@@ -133,6 +137,20 @@ class DisruptionGate:
 
     async def eviction(self, request: AdmissionRequest) -> AdmissionAnswer:
         """CREATE of ``pods/eviction``."""
+        return await self._timely(self._eviction(request))
+
+    async def deletion(self, request: AdmissionRequest) -> AdmissionAnswer:
+        """DELETE of a pod by a workload controller."""
+        return await self._timely(self._deletion(request))
+
+    async def _timely(self, answer: Awaitable[AdmissionAnswer]) -> AdmissionAnswer:
+        """An answer, or that the clock allows none."""
+        try:
+            return await answer
+        except ClockOff as error:
+            return clock_off(error) if self.mode == "enforce" else UNJUDGED
+
+    async def _eviction(self, request: AdmissionRequest) -> AdmissionAnswer:
         if not self._cache.complete:
             return self._blind()
         eviction = request.new(_Eviction) or _Eviction()
@@ -161,8 +179,7 @@ class DisruptionGate:
             return Allowed()  # The server refuses it, whatever we say.
         return self._answer(await self._judge(pod, evicting=True, dry_run=dry_run))
 
-    async def deletion(self, request: AdmissionRequest) -> AdmissionAnswer:
-        """DELETE of a pod by a workload controller."""
+    async def _deletion(self, request: AdmissionRequest) -> AdmissionAnswer:
         if not self._cache.complete:
             return self._blind()
         named = request.old(_NamedPod)
@@ -231,6 +248,16 @@ class DisruptionGate:
         if self.mode == "observe":
             return Allowed(audit={AUDIT: f"would be refused: {verdict.reason.message}"})
         return denied(verdict)
+
+
+def clock_off(error: ClockOff) -> Denied:
+    """The refusal of a gate that cannot tell which grants are over."""
+    return Denied(
+        f"The gate of disruption budgets cannot decide now: {error}; set the clocks, for example"
+        " with NTP, and try again.",
+        code=429,
+        status="TooManyRequests",
+    )
 
 
 def denied(verdict: DisruptionVerdict) -> Denied:

@@ -11,7 +11,7 @@ from tests.runtime.memory_server import Answered
 
 from zonewise.api.objects.core import Node
 from zonewise.runtime.client.client import Client
-from zonewise.runtime.client.server_clock import ServerClock
+from zonewise.runtime.client.server_clock import ClockOff, ServerClock
 from zonewise.runtime.client.transport import Request
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
@@ -83,3 +83,18 @@ async def test_a_wrong_clock_is_logged_once(capsys: pytest.CaptureFixture[str]) 
     lines = capsys.readouterr().err.splitlines()
     told = [line for line in lines if "set it, for example with NTP" in line]
     assert ["ahead of" in line for line in told] == [True, False]
+
+
+async def test_a_wrong_date_makes_the_time_uncertain() -> None:
+    """An answer whose date is more than a minute off leaves nothing to decide by, until the next
+    right one.
+    """
+    clock = ServerClock(server_time)
+    loop = asyncio.get_running_loop()
+    for shift, certain in ((0.0, True), (130.0, False), (0.0, True), (-86400.0, False)):
+        clock.observe(formatdate(server_time() + shift, usegmt=True), loop.time(), loop.time())
+        if certain:
+            assert abs(clock.certain() - server_time()) < 1
+        else:
+            with pytest.raises(ClockOff, match=f"differ by {abs(shift):.0f} s"):
+                clock.certain()

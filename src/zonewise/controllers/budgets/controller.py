@@ -44,12 +44,13 @@ from zonewise.disruption import (
     same_place,
 )
 from zonewise.disruption import status as statuses
-from zonewise.disruption.ledger import made
+from zonewise.disruption.ledger import counts, made
 from zonewise.disruption.views import OWNERS
 from zonewise.runtime.client.scales import AGAIN as ASK_AGAIN
 from zonewise.runtime.client.scales import Scales
 from zonewise.runtime.controller.controller import Controller, Observe, run_all
 from zonewise.runtime.controller.queue import Queue
+from zonewise.runtime.process.logs import logger
 from zonewise.runtime.process.turns import in_slices
 
 if TYPE_CHECKING:
@@ -67,6 +68,8 @@ PRUNE_PAUSE = 15.0
 LABEL = "zonewise.io/budgets"
 ENFORCE = "enforce"
 FIRST_RETRY, LAST_RETRY = 0.2, 60.0
+
+_log = logger("budgets")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -337,8 +340,15 @@ class BudgetsController:
         ledger = self._ledgers.get(key)
         if ledger is None or not ledger.spec.grants:
             return None
+        if self._client.clock.problem() is not None:
+            return PRUNE_PAUSE  # Nobody knows which are over.
         now = self._clock()
-        kept = [one for one in ledger.spec.grants if made(one) + GRANT_SECONDS >= now]
+        kept = [one for one in ledger.spec.grants if counts(one, now)]
+        future = [one.pod for one in ledger.spec.grants if made(one) > now + GRANT_SECONDS]
+        if future:
+            _log.warning(
+                "grants from the future are removed", namespace=key[0], pods=",".join(future[:10])
+            )
         if len(kept) < len(ledger.spec.grants):
             grants = [{"uid": one.uid, "pod": one.pod, "time": one.time} for one in kept]
             meta = {"resourceVersion": ledger.metadata.resource_version}

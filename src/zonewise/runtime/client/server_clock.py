@@ -8,6 +8,10 @@ request and received the answer. So each answer bounds how far the server's time
 event loop's, which only grows; what all answers agree on is precise after a few. An answer that
 contradicts the others is another server's, or its clock was set: it counts from then on alone.
 Until the first answer, the time is this machine's.
+
+One wrong ``Date`` would make a replica take grants for expired, or write some that never expire. So
+who decides by such moments asks for ``certain``: as long as the server's time and this machine's
+differ by more than ``OFF_LIMIT``, one of them is wrong, and there is none.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ from collections.abc import Callable
 from email.utils import parsedate_to_datetime
 from math import inf
 
+from zonewise.api.errors import ZonewiseError
 from zonewise.runtime.process.clock import elapsed
 from zonewise.runtime.process.logs import logger
 
@@ -24,6 +29,10 @@ OFF_LIMIT = 60.0
 """Seconds that this machine's clock may differ from the server's."""
 
 _log = logger("clock")
+
+
+class ClockOff(ZonewiseError):
+    """The server's time and this machine's differ too much to decide anything by them."""
 
 
 class ServerClock:
@@ -52,6 +61,14 @@ class ServerClock:
         if self._least == -inf:
             return self._wall()
         return elapsed() + (self._least + self._most) / 2
+
+    def certain(self) -> float:
+        """As ``now``; raises ``ClockOff`` while there is a ``problem``."""
+        now = self.now()
+        off = abs(self._wall() - now)
+        if off > OFF_LIMIT:
+            raise ClockOff(f"its clock and the API server's differ by {off:.0f} s")
+        return now
 
     def problem(self) -> str | None:
         """Why this machine's clock cannot be relied on; a readiness check."""
