@@ -244,7 +244,7 @@ async def test_room_is_kept_for_nobody_who_gave_up() -> None:
     )
     calls = [
         asyncio.create_task(dispatcher.answer("/name", Incoming(70_000, never), timeout=after))
-        for after in (5.0, 3.0, 20.0)
+        for after in (5.0, 0.9, 20.0)
     ]
     await asyncio.sleep(0)
     with pytest.raises(Failed, match="too many calls wait already"):
@@ -257,6 +257,50 @@ async def test_room_is_kept_for_nobody_who_gave_up() -> None:
     ]
     body = json.loads(await dispatcher.answer("/name", padded(90_000)))
     assert body["response"]["allowed"]
+
+
+@pytest.mark.looptime
+@pytest.mark.parametrize("sources", [["away"], ["away", "there", "yonder"], ["here"]])
+async def test_slow_bodies_keep_nobody_out(sources: list[str]) -> None:
+    """Bodies that are announced and do not arrive make way for the calls of others, also if they
+    are from many addresses or from the same one, and come again and again: a gate judges all.
+    """
+
+    async def never() -> bytes:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def again(source: str) -> None:
+        while True:
+            with contextlib.suppress(Failed):
+                await dispatcher.answer("/gate", Incoming(8_000_000, never, source), timeout=10)
+
+    def incoming() -> Incoming:
+        async def read() -> bytes:
+            await asyncio.sleep(0.01)
+            return body
+
+        return Incoming(len(body), read, "here")
+
+    async def judge(request: AdmissionRequest) -> AdmissionAnswer:
+        return Denied("held", code=429)
+
+    dispatcher = AdmissionDispatcher({"/gate": judge}, instead={"/gate": Denied("busy", code=429)})
+    body = padded(100_000)
+    slow = [asyncio.create_task(again(source)) for source in sources for _ in range(20)]
+    try:
+        for _ in range(20):
+            await asyncio.sleep(0.7)
+            calls = [dispatcher.answer("/gate", incoming(), timeout=10) for _ in range(5)]
+            answers = [json.loads(answer) for answer in await asyncio.gather(*calls)]
+            messages = {answer["response"]["status"]["message"] for answer in answers}
+            assert messages == {"held"}
+    finally:
+        for task in slow:
+            task.cancel()
+        await asyncio.gather(*slow, return_exceptions=True)
+    async with asyncio.timeout(0.1):
+        await asyncio.gather(*(dispatcher.answer("/gate", incoming()) for _ in range(100)))
 
 
 @pytest.mark.parametrize(

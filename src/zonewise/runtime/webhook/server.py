@@ -5,8 +5,8 @@ server has left for it (``?timeout=``, less a little for the response), and answ
 ``concurrent`` handlers run at a time; ``waiting`` more calls may wait for their turn, the next one
 is turned away, so that a burst costs time and never memory. A call is counted before its body is
 read. Bodies are bounded, and so are all of them together: a large one is read when there is room
-for it among those that are under way, in the order of arrival; small ones, which nearly all are,
-need no more room than their number allows and never wait for large ones.
+for it among those that are under way (``zonewise.runtime.webhook.room``); small ones, which nearly
+all are, need no more room than their number allows and never wait for large ones.
 
 A client that does not finish a request is disconnected (``zonewise.runtime.serving.connection``),
 and there are never more connections than descriptors; where there is no room for another one, the
@@ -33,9 +33,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Self
 from weakref import WeakKeyDictionary
@@ -49,6 +47,7 @@ from zonewise.runtime.serving.address import parse_listen, why_not
 from zonewise.runtime.serving.connection import Connections, HeaderLimits, HttpRequest
 from zonewise.runtime.serving.listener import Encryption, Listener
 from zonewise.runtime.webhook.admission import AdmissionAnswer, Allowed, Handler, decode, encode
+from zonewise.runtime.webhook.room import Room
 from zonewise.runtime.webhook.server_context import ServerContext
 
 ReviewOutcome = Literal["allowed", "denied", "failed", "late", "busy", "bad"]
@@ -97,46 +96,11 @@ class Failed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Incoming:
-    """A body that is still to be read, and the most that it may have."""
+    """A body that is still to be read, the most that it may have, and the address it is from."""
 
     size: int
     read: Callable[[], Awaitable[bytes]]
-
-
-class Room:
-    """Bytes that concurrent bodies may have together; without room a call waits its turn."""
-
-    def __init__(self, size: int) -> None:
-        self._free = size
-        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
-
-    @asynccontextmanager
-    async def of(self, size: int) -> AsyncIterator[None]:
-        """Room for so many bytes, as long as the context lasts; for none there always is."""
-        if size and (self._waiting or size > self._free):
-            turn = asyncio.get_running_loop().create_future()
-            self._waiting.append((size, turn))
-        else:
-            turn = None
-            self._free -= size
-        try:
-            if turn is not None:
-                await turn
-            yield
-        finally:
-            if turn is None or (turn.done() and not turn.cancelled()):
-                self._free += size
-            self._admit()
-
-    def _admit(self) -> None:
-        while self._waiting:
-            size, turn = self._waiting[0]
-            if not turn.done():
-                if size > self._free:
-                    return
-                self._free -= size
-                turn.set_result(None)
-            self._waiting.popleft()
+    source: str = ""
 
 
 class AdmissionDispatcher:
@@ -189,7 +153,7 @@ class AdmissionDispatcher:
         """Answer a call that must not fail: what goes wrong is answered ``instead``.
 
         An answer names the call it is for, so even a call too many is read, in the same room as all
-        bodies are.
+        bodies are. One whose body does not arrive fails: no answer can name it.
         """
         ends = asyncio.get_running_loop().time() + seconds
         try:
@@ -222,8 +186,8 @@ class AdmissionDispatcher:
     async def _read(self, body: bytes | Incoming) -> bytes:
         if isinstance(body, bytes):
             return body
-        async with self._room.of(body.size if body.size > SMALL else 0):
-            return await body.read()
+        async with self._room.of(body.size if body.size > SMALL else 0, body.source) as share:
+            return await share.arrival(body.read())
 
     async def _counted(
         self, path: str, body: bytes | Incoming, seconds: float
@@ -239,9 +203,10 @@ class AdmissionDispatcher:
             async with asyncio.timeout(seconds):
                 if isinstance(body, bytes):
                     body = _whole(body)
-                async with self._room.of(body.size if body.size > SMALL else 0):
+                size = body.size if body.size > SMALL else 0
+                async with self._room.of(size, body.source) as share:
                     late = Failed(408, "late", "the body did not arrive in time")
-                    content = await body.read()
+                    content = await share.arrival(body.read())
                     late = Failed(
                         504, "late", f"{path} did not decide within {seconds:g} s; try again"
                     )
@@ -363,7 +328,7 @@ class WebhookServer:
             if size > limit:
                 raise _too_large(limit)
             timeout = parse_duration(request.query.get("timeout", ""))
-            body = Incoming(size, lambda: _read(request, limit))
+            body = Incoming(size, lambda: _read(request, limit), request.remote or "")
             answer = await self._dispatcher.answer(request.path, body, timeout=timeout)
         except Failed as failure:
             status = Status(status="Failure", message=str(failure), code=failure.code)
