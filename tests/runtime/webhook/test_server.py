@@ -291,7 +291,7 @@ async def test_slow_bodies_keep_nobody_out(sources: list[str]) -> None:
     try:
         for _ in range(20):
             await asyncio.sleep(0.7)
-            calls = [dispatcher.answer("/gate", incoming(), timeout=10) for _ in range(5)]
+            calls = [dispatcher.answer("/gate", incoming(), timeout=4) for _ in range(5)]
             answers = [json.loads(answer) for answer in await asyncio.gather(*calls)]
             messages = {answer["response"]["status"]["message"] for answer in answers}
             assert messages == {"held"}
