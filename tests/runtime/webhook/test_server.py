@@ -270,10 +270,11 @@ async def test_slow_bodies_keep_nobody_out(sources: list[str]) -> None:
         await asyncio.Event().wait()
         raise AssertionError
 
-    async def again(source: str) -> None:
+    async def again(source: str, begin: float) -> None:
+        await asyncio.sleep(begin)
         while True:
             with contextlib.suppress(Failed):
-                await dispatcher.answer("/gate", Incoming(8_000_000, never, source), timeout=10)
+                await dispatcher.answer("/gate", Incoming(8 << 20, never, source), timeout=10)
 
     def incoming() -> Incoming:
         async def read() -> bytes:
@@ -287,7 +288,9 @@ async def test_slow_bodies_keep_nobody_out(sources: list[str]) -> None:
 
     dispatcher = AdmissionDispatcher({"/gate": judge}, instead={"/gate": Denied("busy", code=429)})
     body = padded(100_000)
-    slow = [asyncio.create_task(again(source)) for source in sources for _ in range(20)]
+    slow = [
+        asyncio.create_task(again(source, number / 4)) for source in sources for number in range(20)
+    ]
     try:
         for _ in range(20):
             await asyncio.sleep(0.7)
