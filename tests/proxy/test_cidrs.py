@@ -59,3 +59,18 @@ def test_no_text_of_an_object_is_read_as_a_rule() -> None:
     assert "flush ruleset" not in text
     assert "%" not in text
     assert "add element ip zonewise pods { 10.244.0.0/24 }" in text
+
+
+@pytest.mark.parametrize(
+    "text", ["0.0.0.0/0", "1.2.3.4/0", "0.0.0.0/1", "127.0.0.0/16", " ::/0", "2001:db8::/0"]
+)
+def test_a_network_of_services_without_an_end_is_ignored(text: str) -> None:
+    """Loopback addresses are of no Service, so a network that has them is not dropped; the other
+    networks of the same object are.
+    """
+    spec = {"cidrs": [text, "10.96.0.0/12", "240.0.0.0/4", "fd00::/108"]}
+    cidrs = convert(ServiceCIDR, {"metadata": {"name": "x"}, "spec": spec})
+    node = convert(Node, {"metadata": {"name": "n1"}})
+    told = preview(NodeRoutes(node="n1", zone=""), node, [cidrs], ProxySettings(node_name="n1"))
+    assert "add element ip zonewise service-cidrs { 10.96.0.0/12, 240.0.0.0/4 }" in told
+    assert "add element ip6 zonewise service-cidrs { fd00::/108 }" in told

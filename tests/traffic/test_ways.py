@@ -227,6 +227,28 @@ def test_a_port_that_is_none_is_ignored_with_its_reason(port: dict[str, Any], sa
     assert [note.message for note in made.notes] == [said]
 
 
+@pytest.mark.parametrize(
+    ("number", "checked", "notes"),
+    [
+        (65_535, [65_535], []),
+        (
+            65_536,
+            [],
+            ["health check node port 65536 is ignored: ports go from 1 to 65535"],
+        ),
+        (-1, [], ["health check node port -1 is ignored: ports go from 1 to 65535"]),
+    ],
+)
+def test_a_health_check_on_a_port_that_is_none(
+    number: int, checked: list[int], notes: list[str]
+) -> None:
+    """It is ignored with a note, and the Service is served all the same."""
+    made = routes(type="LoadBalancer", externalTrafficPolicy="Local", healthCheckNodePort=number)
+    assert [check.port for check in made.health_checks] == checked
+    assert [note.message for note in made.notes] == notes
+    assert ways(made) == [("ClusterIP", "10.96.0.1", 80)]
+
+
 def test_two_ports_with_one_number_are_one_way_in() -> None:
     """The first port has the number, or the node port; the other is ignored, with a note."""
     made = routes(

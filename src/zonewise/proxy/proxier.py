@@ -36,6 +36,7 @@ from zonewise.proxy.nodes import OtherNodes
 from zonewise.proxy.objects import ServiceCIDR
 from zonewise.proxy.observer import Change, Observer, Sync
 from zonewise.proxy.settings import ProxySettings
+from zonewise.proxy.tables.cidrs import loops_back
 from zonewise.proxy.tables.kernel import Kernel, KernelRefused, Networks
 from zonewise.proxy.tables.layout import NOTHING, Layout, lay_out
 from zonewise.proxy.tables.writer import Retry, TableWriter, WriteResult
@@ -224,7 +225,13 @@ class Proxier:
             self.mark(self._keyed)
         self._node, self.place = new, place
 
-    def _cidrs_changed(self, _old: ServiceCIDR | None, _new: ServiceCIDR | None) -> None:
+    def _cidrs_changed(self, _old: ServiceCIDR | None, new: ServiceCIDR | None) -> None:
+        if new is not None and (ignored := list(filter(loops_back, new.spec.cidrs))):
+            _log.warning(
+                "networks of Services are ignored: they have loopback addresses",
+                service_cidr=new.metadata.name,
+                networks=",".join(ignored)[:200],
+            )
         self._surroundings_changed = True
         self._wake.set()
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from zonewise.api.objects.core import Node
-from zonewise.proxy.tables.cidrs import merged
+from zonewise.proxy.tables.cidrs import loops_back, merged
 from zonewise.proxy.tables.ruleset import FAMILIES, FamilyName, FrameSettings
 from zonewise.traffic.routes import RouteSettings
 
@@ -76,7 +76,8 @@ class ProxySettings:
     ) -> Mapping[FamilyName, Mapping[str, tuple[str, ...]]]:
         """What the sets of networks hold.
 
-        Beside another proxy, addresses that no Service of ours has are not ours to drop.
+        Beside another proxy, addresses that no Service of ours has are not ours to drop; nor ever
+        are those of the machine itself, which a ServiceCIDR of ``0.0.0.0/0`` would name.
         """
         pods: tuple[str, ...] = ()
         if self.detect_local_mode == "ClusterCIDR":
@@ -86,6 +87,7 @@ class ProxySettings:
             pods = spec.pod_cidrs or ((spec.pod_cidr,) if spec.pod_cidr else ())
         nodeports = self.nodeport_networks(addresses)
         dropped = () if self.routing.proxy_name else service_cidrs
+        dropped = tuple(text for text in dropped if not loops_back(text))
         return {
             family: {
                 "pods": _of(family, pods),

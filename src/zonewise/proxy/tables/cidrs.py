@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from ipaddress import IPv4Network, IPv6Network, collapse_addresses
+from ipaddress import IPv4Network, IPv6Network, collapse_addresses, ip_network
 from typing import Any
 
 from zonewise.proxy.tables.ruleset import FamilyName
 from zonewise.traffic.routes import parse_address, parse_network
+
+_LOOPBACK = (IPv4Network("127.0.0.0/8"), IPv6Network("::1/128"))
 
 
 def merged(family: FamilyName, texts: Iterable[str]) -> tuple[IPv4Network | IPv6Network, ...]:
@@ -23,3 +25,12 @@ def merged(family: FamilyName, texts: Iterable[str]) -> tuple[IPv4Network | IPv6
         if parsed is not None and parsed.family == family:
             networks.append(make(parsed.text))
     return tuple(collapse_addresses(networks))
+
+
+def loops_back(text: str) -> bool:
+    """Whether a network has addresses that every machine has for itself: none are of Services."""
+    parsed = parse_network(text.strip())
+    if parsed is None:
+        return False
+    network: Any = ip_network(parsed.text)
+    return any(network.version == own.version and network.overlaps(own) for own in _LOOPBACK)

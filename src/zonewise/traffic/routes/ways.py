@@ -126,7 +126,7 @@ def entrance(
         short_cut=external_local and not everything_local,
         affinity_seconds=_affinity(service, faults),
         health_port=(
-            spec.health_check_node_port if external_local and spec.type == "LoadBalancer" else 0
+            _health_port(service, faults) if external_local and spec.type == "LoadBalancer" else 0
         ),
         notes=(*(_note(service, fault) for fault in dict.fromkeys(faults)), *notes),
         created=service.metadata.creation_timestamp,
@@ -171,6 +171,14 @@ def _port_fault(port: ServicePort) -> str:
     if not 0 <= port.node_port <= PORT_LIMIT:
         return f"its node port is {port.node_port}, ports go from 1 to {PORT_LIMIT}"
     return ""
+
+
+def _health_port(service: Service, faults: list[str]) -> int:
+    number = service.spec.health_check_node_port
+    if 0 <= number <= PORT_LIMIT:
+        return number
+    faults.append(f"health check node port {number} is ignored: ports go from 1 to {PORT_LIMIT}")
+    return 0
 
 
 def _ways(
