@@ -174,23 +174,47 @@ async def test_what_a_review_says_of_a_pod_is_not_believed() -> None:
 
 
 async def test_a_review_of_a_pod_that_does_not_exist() -> None:
-    """An invented pod is charged to nobody, and its caller learns no name and no count."""
+    """An invented pod is charged to nobody, and its caller learns no name and no count, nor whether
+    the namespace has budgets.
+    """
     async with field(3, *"abc") as town:
-        await town.budget(maxUnavailable=0)
         asked = Asked(town, "enforce")
+        await asyncio.sleep(5)
+        unheld = await asked.evict("other")
+        assert isinstance(unheld, Allowed)
+        await town.budget(maxUnavailable=0)
         await asyncio.sleep(5)
         pod = (await town.client.raw("GET", f"/api/v1/namespaces/{NS}/pods/web-1")).json()
         for name, uid in (("web-1", "invented"), ("web-1", ""), ("other", pod["metadata"]["uid"])):
             pod["metadata"] |= {"name": name, "uid": uid}
             said = {"name": name, "operation": "DELETE", "oldObject": pod}
-            assert await asked.gate.deletion(request(**said)) == Allowed()
-        assert await asked.evict("other") == Allowed()
+            assert await asked.gate.deletion(request(**said)) == unheld
+        assert await asked.evict("other") == unheld
         await town.edit(maxUnavailable=1)
         await asyncio.sleep(5)
         pod["metadata"] |= {"name": "web-1", "uid": "invented"}
         said = {"name": "web-1", "operation": "DELETE", "oldObject": pod}
         await asked.gate.deletion(request(**said))
         assert await asked.ledger() == []
+
+
+@pytest.mark.parametrize("name", ["", "..", "../x", "a/b", "x" * 254])
+async def test_a_pod_with_a_name_that_is_none_is_refused(name: str) -> None:
+    """What no pod can be called is asked for nowhere, with budgets or without."""
+    async with field(3, *"abc") as town:
+        asked = Asked(town, "enforce")
+        await asyncio.sleep(5)
+        for budgets in (False, True):
+            if budgets:
+                await town.budget(maxUnavailable=1)
+                await asyncio.sleep(5)
+            pod = {"metadata": {"name": name, "namespace": NS, "uid": "1"}}
+            for answer in (
+                await asked.gate.deletion(request(operation="DELETE", oldObject=pod)),
+                await asked.gate.eviction(request(operation="CREATE", object=pod)),
+            ):
+                assert isinstance(answer, Denied)
+                assert answer.code == 400
 
 
 async def test_forged_evictions_hold_a_budget_for_a_minute() -> None:

@@ -10,12 +10,13 @@ A request is believed only to name a pod; nothing else in it is proven, because 
 certificate unless they are told to. The state of the pod is the watch's, or is read from the server
 (``zonewise.webhook.pod_reader``), so a forged request can neither change what is counted nor be
 charged for a pod that does not exist, and is told no budgets and counts but those of a pod that it
-can name. A deletion names a pod by its uid and version: if the watch is behind that version, the
-pod is read. An eviction names it by name, which may be another pod's by now; so before an eviction
-is allowed the pod is read, and it is judged as it is then. Not so if its name was generated
-(ReplicaSets, DaemonSets) and a grant is charged: that name is unique, and if the pod is deleted
-already the grant does not count. A refusal of what the watch knows costs no request at all. A
-repeated request for one pod is the same grant.
+can name: for one that does not exist the answer is that of a namespace without budgets. A deletion
+names a pod by its uid and version: if the watch is behind that version, the pod is read. An
+eviction names it by name, which may be another pod's by now; so before an eviction is allowed the
+pod is read, and it is judged as it is then. Not so if its name was generated (ReplicaSets,
+DaemonSets) and a grant is charged: that name is unique, and if the pod is deleted already the grant
+does not count. A refusal of what the watch knows costs no request at all. A repeated request for
+one pod is the same grant.
 
 A ReplicaSet whose pods were marked (``steering``) may not have seen the marks yet when it chooses.
 So while a marked pod of it exists, the deletion of an unmarked one that is Ready is refused: the
@@ -47,7 +48,13 @@ from zonewise.disruption.verdict import UNCOVERED
 from zonewise.runtime.client.scales import Scales
 from zonewise.runtime.client.server_clock import ClockOff
 from zonewise.runtime.process.turns import FairTurns
-from zonewise.runtime.webhook.admission import AdmissionAnswer, AdmissionRequest, Allowed, Denied
+from zonewise.runtime.webhook.admission import (
+    AdmissionAnswer,
+    AdmissionRequest,
+    Allowed,
+    Denied,
+    valid_name,
+)
 from zonewise.webhook.granting import Granting
 from zonewise.webhook.pod_reader import PodReader, TooManyReads
 
@@ -88,6 +95,11 @@ ELSEWHERE = Denied(
     "the namespace of the provided object does not match the namespace sent on the request",
     code=400,
     status="BadRequest",
+)
+
+
+NAMELESS = Denied(
+    "the name of the provided object is no valid name of a pod", code=400, status="BadRequest"
 )
 
 
@@ -156,12 +168,14 @@ class DisruptionGate:
         eviction = request.new(_Eviction) or _Eviction()
         if eviction.metadata.namespace not in ("", request.namespace):
             return ELSEWHERE
+        name = request.name or eviction.metadata.name
+        if not valid_name(name):
+            return NAMELESS
         namespace_budgets = self.budgets_cache.find(request.namespace)
         if namespace_budgets is None or not namespace_budgets.budgets:
             return self._uncovered()
         options = eviction.delete_options or _DeleteOptions()
         dry_run = _dry(request, options)
-        name = request.name or eviction.metadata.name
         uid = options.preconditions and options.preconditions.uid
         pod = namespace_budgets.named(name)
         if pod is not None and not (uid and uid != pod.metadata.uid):
@@ -176,7 +190,7 @@ class DisruptionGate:
         except TooManyReads:
             return self.instead
         if pod is None or (uid and uid != pod.metadata.uid):
-            return Allowed()  # The server refuses it, whatever we say.
+            return self._uncovered()  # The server refuses it, whatever we say.
         return self._answer(await self._judge(pod, evicting=True, dry_run=dry_run))
 
     async def _deletion(self, request: AdmissionRequest) -> AdmissionAnswer:
@@ -187,6 +201,8 @@ class DisruptionGate:
             return Allowed()
         if named.metadata.namespace != request.namespace:
             return ELSEWHERE
+        if not valid_name(named.metadata.name):
+            return NAMELESS
         namespace_budgets = self.budgets_cache.find(request.namespace)
         if namespace_budgets is None or not namespace_budgets.budgets:
             return self._uncovered()
@@ -195,7 +211,7 @@ class DisruptionGate:
         except TooManyReads:
             return self.instead
         if pod is None:
-            return Allowed()  # The server asks again if the name is another pod's by now.
+            return self._uncovered()  # The server asks again if the name is another pod's by now.
         if request.user_info.username == ALL_IN_ONE and not _kept(namespace_budgets, pod):
             return Allowed()
         if (marked := marked_before(namespace_budgets, pod)) and self.mode == "enforce":
@@ -217,7 +233,7 @@ class DisruptionGate:
         return pod if pod is not None and pod.metadata.uid == named.uid else None
 
     def _uncovered(self) -> AdmissionAnswer:
-        """A namespace without budgets holds nobody."""
+        """A namespace without budgets holds nobody, and nobody is held who does not exist."""
         if self._observe is not None:
             self._observe(UNCOVERED, False)
         return Allowed(audit={AUDIT: UNCOVERED})

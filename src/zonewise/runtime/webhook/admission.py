@@ -172,8 +172,13 @@ def _check_names(request: AdmissionRequest) -> None:
     """Names that no API server sends go no further: into no cache, log or request."""
     if request.namespace and names.label(request.namespace):
         raise ParseError("the namespace of the AdmissionReview is no valid name of a namespace")
-    if len(request.name) > NAME_LIMIT or names.path_segment(request.name):
+    if request.name and not valid_name(request.name):
         raise ParseError("the name in the AdmissionReview is no valid name of an object")
+
+
+def valid_name(name: str) -> bool:
+    """Whether an API server may have an object of this name, so that it can be asked for it."""
+    return 0 < len(name) <= NAME_LIMIT and not names.path_segment(name)
 
 
 def encode(request: AdmissionRequest, answer: AdmissionAnswer) -> bytes:

@@ -175,6 +175,10 @@ class AdmissionDispatcher:
             outcome = "allowed" if isinstance(answer, Allowed) else "denied"
         except TimeoutError:
             outcome = "late"
+        except ZonewiseError as error:
+            about = f"{request.operation} {request.kind.kind} {request.namespace}/{request.name}"
+            _log.warning("a gate failed", path=path, about=about, error=str(error))
+            outcome = "failed"
         except Exception:
             about = f"{request.operation} {request.kind.kind} {request.namespace}/{request.name}"
             _log.exception("a gate failed", path=path, about=about)
