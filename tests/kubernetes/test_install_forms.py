@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -29,8 +30,15 @@ FORMS = {
 }
 
 
+@pytest.fixture(scope="module")
+def plane(real_binaries: real.Binaries) -> Iterator[real.ControlPlane]:
+    """A control plane on which nobody else has installed anything."""
+    with real.start(real.Settings(fsync=False), binaries=real_binaries) as started:
+        yield started
+
+
 @pytest.mark.parametrize("form", FORMS)
-async def test_what_is_printed_applies(realkube: real.ControlPlane, form: str) -> None:
+async def test_what_is_printed_applies(plane: real.ControlPlane, form: str) -> None:
     """kubectl applies it without a warning, and the server finds nothing wrong in its policies."""
     namespace = f"printed-{form}"
     command = [sys.executable, "-m", "zonewise", "install", "-n", namespace, *FORMS[form]]
@@ -38,7 +46,7 @@ async def test_what_is_printed_applies(realkube: real.ControlPlane, form: str) -
         subprocess.run, command, capture_output=True, check=True, text=True
     )
     try:
-        told = await asyncio.to_thread(realkube.kubectl, "apply", "-f", "-", stdin=printed.stdout)
+        told = await asyncio.to_thread(plane.kubectl, "apply", "-f", "-", stdin=printed.stdout)
         assert told.stderr == ""
         names = [
             line.split(" ")[0]
@@ -47,12 +55,12 @@ async def test_what_is_printed_applies(realkube: real.ControlPlane, form: str) -
         ]
         assert bool(names) == (form != "proxy")
         for name in names:
-            status = await asyncio.to_thread(checked, realkube, name)
+            status = await asyncio.to_thread(checked, plane, name)
             assert status.get("typeChecking", {}) == {}, name
     finally:
         # Nobody waits for the namespace: its end may take as long as the slowest of its retries.
         gone = ("delete", "--ignore-not-found", "--wait=false", "-f", "-")
-        await asyncio.to_thread(realkube.kubectl, *gone, stdin=printed.stdout)
+        await asyncio.to_thread(plane.kubectl, *gone, stdin=printed.stdout)
 
 
 def checked(plane: real.ControlPlane, name: str) -> dict[str, Any]:
