@@ -24,8 +24,8 @@ from functools import cache
 from pathlib import Path
 
 from benchmarks.table import Row, Table
-from zonewise.apiserver.server import ApiServer
 from zonewise.disruption.definitions import definitions
+from zonewise.embedded.apiserver.server import ApiServer
 from zonewise.embedded.seed.seeder import Seeder
 
 REVIEWS = 10_000

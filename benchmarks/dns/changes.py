@@ -31,7 +31,7 @@ from benchmarks.embedded.servers import megabytes
 from benchmarks.sheet import Line, Sheet
 from benchmarks.table import Row, Table
 from zonewise.api import EndpointSlice, Pod
-from zonewise.apiserver.server import ApiServer
+from zonewise.embedded.apiserver.server import ApiServer
 from zonewise.runtime.client.client import Client
 
 SOAK = 600

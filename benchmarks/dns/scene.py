@@ -21,7 +21,7 @@ from tools.coredns.questions import Obj
 from tools.coredns.recording import plant
 from tools.coredns.running import running
 
-from zonewise.apiserver.server import DUAL_STACK, ApiServer, ServerSettings
+from zonewise.embedded.apiserver.server import DUAL_STACK, ApiServer, ServerSettings
 
 SERVICES = 1000
 ENDPOINTS = 10

@@ -22,9 +22,9 @@ from benchmarks.embedded.contest import ROUNDS, Measured, fill, note, run
 from benchmarks.embedded.load import Job
 from benchmarks.embedded.servers import Contestant, ours, prepare
 from benchmarks.table import Row, Table
-from zonewise.apiserver.http import server as http
-from zonewise.apiserver.request.call import Answer
 from zonewise.cli.main import main
+from zonewise.embedded.apiserver.http import server as http
+from zonewise.embedded.apiserver.request.call import Answer
 from zonewise.runtime.serving.connection import HttpRequest
 from zonewise.runtime.serving.listener import Encryption
 

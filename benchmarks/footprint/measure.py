@@ -25,8 +25,8 @@ from typing import Any
 from benchmarks.embedded.servers import megabytes
 from zonewise.api import Node, Pod, Service, convert
 from zonewise.api.objects.budgets import TopologyDisruptionBudget
-from zonewise.apiserver.server import ApiServer
 from zonewise.disruption.definitions import definitions
+from zonewise.embedded.apiserver.server import ApiServer
 from zonewise.embedded.seed.seeder import Seeder
 from zonewise.runtime.client.client import Client
 

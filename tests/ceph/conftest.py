@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from zonewise.csi.backends.embedded import mounts
+from zonewise.csi.backends.folders import mounts
 
 if TYPE_CHECKING:
     from tools.ceph.cluster import CephCluster

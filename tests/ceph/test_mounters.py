@@ -31,7 +31,7 @@ from tests.csi.scene import (
 )
 from tools.ceph.cluster import USER, CephCluster
 
-from zonewise.csi.backends.embedded import filesystems, loops, mounts
+from zonewise.csi.backends.folders import filesystems, loops, mounts
 from zonewise.csi.protocol import csi_pb2 as csi
 from zonewise.csi.status import Code, CsiError
 

@@ -27,19 +27,19 @@ from zonewise.api.errors import AlreadyExists, NotFound
 from zonewise.api.meta import ObjectMeta
 from zonewise.api.objects.pod_state import ready
 from zonewise.api.objects.storage import CSINode
-from zonewise.components.kubelet import DUAL_STACK, FAILED, Kubelets
 from zonewise.csi.backends.ceph.clusters import open_ceph
 from zonewise.csi.backends.ceph.node import RbdNode
 from zonewise.csi.config_file import ConfigFile
 from zonewise.csi.driver import Threads, open_driver
 from zonewise.csi.node_domain import FixedDomain
-from zonewise.csi.pod_mounts import PodMounts
-from zonewise.csi.provisioner import DriverLoops
-from zonewise.csi.registration import Registration
 from zonewise.csi.services.node import NodeService
 from zonewise.csi.takeover import TakeoverController
 from zonewise.csi.transport.calls import Calls
 from zonewise.csi.transport.client import CsiClient, InProcessClient
+from zonewise.embedded.components.kubelet import DUAL_STACK, FAILED, Kubelets
+from zonewise.embedded.csi_sidecars.pod_mounts import PodMounts
+from zonewise.embedded.csi_sidecars.provisioner import DriverLoops
+from zonewise.embedded.csi_sidecars.registration import Registration
 from zonewise.runtime.client.client import Client
 from zonewise.runtime.client.transport import HttpsTransport
 from zonewise.runtime.config.cluster import load_config

@@ -16,9 +16,9 @@ from tests.explain.eks import ZONES, cluster
 from tests.runtime.loopback import write_kubeconfig
 
 from zonewise.api import CSINode, Namespace, Node, ObjectMeta, Service, convert
-from zonewise.apiserver.server import ApiServer
 from zonewise.cli.program import cluster_completion
 from zonewise.csi.takeover.controller import ConfigMap
+from zonewise.embedded.apiserver.server import ApiServer
 
 Capture = pytest.CaptureFixture[str]
 

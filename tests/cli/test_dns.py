@@ -27,8 +27,8 @@ from zonewise.api.objects.extensions import CustomResourceDefinition
 from zonewise.api.objects.locator import PodLocator
 from zonewise.api.resource import Resource
 from zonewise.api.unstructured import unstructured
-from zonewise.apiserver.server import DUAL_STACK, ApiServer, ServerSettings
 from zonewise.controllers.locators import definition
+from zonewise.embedded.apiserver.server import DUAL_STACK, ApiServer, ServerSettings
 
 pytestmark = pytest.mark.asyncio
 

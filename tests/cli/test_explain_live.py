@@ -13,7 +13,7 @@ from tests.cli.run_program import apart
 from tests.explain.dumps import endpoint, node, part, service
 
 from zonewise.api import EndpointSlice, Node, PodDisruptionBudget, Service, convert
-from zonewise.apiserver.server import ApiServer
+from zonewise.embedded.apiserver.server import ApiServer
 
 
 async def test_a_live_cluster(tmp_path: Path) -> None:

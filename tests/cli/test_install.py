@@ -15,10 +15,10 @@ from tests.cli.run_program import here
 
 from zonewise.api import EndpointSlice, Node, Service
 from zonewise.api.values import quantity
-from zonewise.apiserver.auth.identity import Identity
-from zonewise.apiserver.server import ApiServer
 from zonewise.controllers.hints.decided import DecidedService
 from zonewise.controllers.hints.metrics import HintsMetrics
+from zonewise.embedded.apiserver.auth.identity import Identity
+from zonewise.embedded.apiserver.server import ApiServer
 from zonewise.install import Installation, manifests
 from zonewise.install.alerts import rules
 from zonewise.install.dashboard import page

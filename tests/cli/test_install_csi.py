@@ -13,8 +13,8 @@ from tests.install.enforced import enforce
 from tests.install.test_rights import create
 
 from zonewise.api.errors import Forbidden
-from zonewise.apiserver.http.local_transport import LocalTransport
-from zonewise.apiserver.request.call import User
+from zonewise.embedded.apiserver.http.local_transport import LocalTransport
+from zonewise.embedded.apiserver.request.call import User
 from zonewise.embedded.seed.seeder import Seeder
 from zonewise.runtime.client.client import Client
 from zonewise.storage.configuration import parse_configuration

@@ -13,8 +13,8 @@ from tests.embedded.virtual_cluster import VirtualCluster, until, virtual_cluste
 from tests.proxy.test_proxier import NODE, SERVICE, Remembering
 
 from zonewise.api.objects.events import Event
-from zonewise.apiserver.http.local_transport import LocalTransport
-from zonewise.apiserver.request.call import User
+from zonewise.embedded.apiserver.http.local_transport import LocalTransport
+from zonewise.embedded.apiserver.request.call import User
 from zonewise.install.proxy import PROXY, WantedProxy, proxy_manifests
 from zonewise.proxy.notes import Notes
 from zonewise.proxy.objects import ServiceCIDR

@@ -16,11 +16,11 @@ import pytest
 from tests.netns.spaces import inside, space
 
 from zonewise.api import Namespace, Node, ObjectMeta, convert
-from zonewise.apiserver.server import ApiServer
 from zonewise.cli.main import main
 from zonewise.cli.program import connection
 from zonewise.cli.program.options import Options
 from zonewise.csi.driver import Threads
+from zonewise.embedded.apiserver.server import ApiServer
 from zonewise.runtime.client.client import Client
 from zonewise.runtime.process import process
 from zonewise.runtime.process.process import Main, supervise

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from tests.cli.test_up import PATIENCE, SHAPE, _ask, running
 
-from zonewise.csi.backends.embedded import loops, mounts
+from zonewise.csi.backends.folders import loops, mounts
 
 
 @contextmanager

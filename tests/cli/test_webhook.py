@@ -27,7 +27,7 @@ from zonewise.api.objects.admissionregistration import (
     ValidatingWebhookConfiguration,
 )
 from zonewise.api.values import quantity
-from zonewise.apiserver.server import ApiServer
+from zonewise.embedded.apiserver.server import ApiServer
 from zonewise.install.workload import WEBHOOK_MEMORY
 from zonewise.runtime.client.client import Client
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from zonewise.csi.backends.embedded import loops, mounts
+from zonewise.csi.backends.folders import loops, mounts
 from zonewise.csi.driver import Driver, open_data, open_driver
 from zonewise.csi.node_domain import FixedDomain
 from zonewise.csi.protocol import csi_pb2 as csi

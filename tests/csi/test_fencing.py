@@ -22,7 +22,7 @@ from tests.csi.scene import (
     requirement,
 )
 
-from zonewise.csi.backends.embedded import loops, mounts
+from zonewise.csi.backends.folders import loops, mounts
 from zonewise.csi.driver import DataFolder, open_data, open_driver
 from zonewise.csi.node_domain import FixedDomain
 from zonewise.csi.protocol import csi_pb2 as csi

@@ -23,8 +23,8 @@ from tests.csi.scene import (
 )
 from tests.csi.test_trees import attacker, contents, kept
 
-from zonewise.csi.backends.embedded import beneath, trees
-from zonewise.csi.backends.embedded.pools import FolderPools
+from zonewise.csi.backends.folders import beneath, trees
+from zonewise.csi.backends.folders.pools import FolderPools
 from zonewise.csi.driver import Threads, open_data, open_driver
 from zonewise.csi.node_domain import FixedDomain
 from zonewise.csi.protocol import csi_pb2 as csi

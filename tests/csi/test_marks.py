@@ -12,7 +12,7 @@ import pytest
 from tests.csi.scene import Caller, Mode, calling, config, mount_capability, pool
 from tests.csi.test_trees import kept
 
-from zonewise.csi.backends.embedded.marks import TRUSTED_MARK, USER_MARK
+from zonewise.csi.backends.folders.marks import TRUSTED_MARK, USER_MARK
 from zonewise.csi.status import Code, CsiError
 
 SHARED = mount_capability(Mode.MULTI_NODE_MULTI_WRITER)
@@ -126,7 +126,7 @@ def test_without_the_right_marks_are_attributes_of_the_user(tmp_path: Path) -> N
     program = """
 import os, sys
 from pathlib import Path
-from zonewise.csi.backends.embedded import marks
+from zonewise.csi.backends.folders import marks
 os.chdir(sys.argv[1])
 os.setuid(4711)
 folder = Path("volume")

@@ -31,7 +31,7 @@ from tests.csi.scene import (
     refused,
 )
 
-from zonewise.csi.backends.embedded import copies, fencing, filesystems, loops, mounts
+from zonewise.csi.backends.folders import copies, fencing, filesystems, loops, mounts
 from zonewise.csi.protocol import csi_pb2 as csi
 from zonewise.csi.status import Code, CsiError
 from zonewise.csi.transport import methods

@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.apiserver.program import running as api_running
 from tests.csi.scene import (
     DRIVER,
     LABELS,
@@ -27,6 +26,7 @@ from tests.csi.scene import (
     requirement,
     running,
 )
+from tests.embedded.apiserver.program import running as api_running
 
 from zonewise.api.errors import ConfigError
 from zonewise.cli.main import main

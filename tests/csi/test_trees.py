@@ -28,7 +28,7 @@ from tests.csi.scene import (
     refused,
 )
 
-from zonewise.csi.backends.embedded import beneath, mounts, trees
+from zonewise.csi.backends.folders import beneath, mounts, trees
 from zonewise.csi.status import Code
 
 SHARED = mount_capability(Mode.MULTI_NODE_MULTI_WRITER)
@@ -459,7 +459,7 @@ def test_without_root_folders_that_cannot_be_written_are_removed() -> None:
     program = """
 import os, stat, sys
 from pathlib import Path
-from zonewise.csi.backends.embedded import trees
+from zonewise.csi.backends.folders import trees
 source, target = Path(sys.argv[1], "source"), Path(sys.argv[1], "target")
 os.setuid(4711)
 trees.copy_tree(source, target)

@@ -27,7 +27,7 @@ from tests.csi.scene import (
     requirement,
 )
 
-from zonewise.csi.backends.embedded.copies import make_folder
+from zonewise.csi.backends.folders.copies import make_folder
 from zonewise.csi.driver import LOCKS
 from zonewise.csi.locks import Locks
 from zonewise.csi.protocol import csi_pb2 as csi

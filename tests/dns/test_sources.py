@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from tests.embedded.virtual_cluster import VirtualCluster, virtual_cluster
 
-from zonewise.apiserver.auth.authentication import AUTHENTICATED
-from zonewise.apiserver.http.local_transport import LocalTransport
-from zonewise.apiserver.request.call import User
 from zonewise.controllers.locators import definition
 from zonewise.dns import Sources
+from zonewise.embedded.apiserver.auth.authentication import AUTHENTICATED
+from zonewise.embedded.apiserver.http.local_transport import LocalTransport
+from zonewise.embedded.apiserver.request.call import User
 from zonewise.embedded.seed.seeder import Seeder
 from zonewise.runtime.client.client import Client
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.apiserver.program import running
+from tests.embedded.apiserver.program import running
 
 
 def test_addresses_of_both_families(tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.apiserver.objects import put
-from tests.apiserver.store.test_state import Ticks, gated
-from tests.components.workloads.deployments.deploying import deployment
+from tests.embedded.apiserver.objects import put
+from tests.embedded.apiserver.store.test_state import Ticks, gated
+from tests.embedded.components.workloads.deployments.deploying import deployment
 from tests.embedded.virtual_cluster import until
 from tests.embedded.whole_cluster import settled, whole
 
@@ -19,11 +19,11 @@ from zonewise.api.errors import Unauthorized
 from zonewise.api.meta import ObjectMeta
 from zonewise.api.objects.core import Namespace, Node, NodeStatus
 from zonewise.api.objects.pod import Pod
-from zonewise.apiserver.server import ApiServer
-from zonewise.apiserver.store.log import WriteFailed
-from zonewise.components.kubelet import FAILED
-from zonewise.components.nodelifecycle import health
+from zonewise.embedded.apiserver.server import ApiServer
+from zonewise.embedded.apiserver.store.log import WriteFailed
 from zonewise.embedded.cluster import EmbeddedCluster
+from zonewise.embedded.components.kubelet import FAILED
+from zonewise.embedded.components.nodelifecycle import health
 from zonewise.embedded.seed.nodes import NodeLayout
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.components.workloads.deployments.deploying import deployment
+from tests.embedded.components.workloads.deployments.deploying import deployment
 from tests.embedded.virtual_cluster import until, virtual_cluster
 from tests.embedded.whole_cluster import settled, whole
 
@@ -18,8 +18,8 @@ from zonewise.api.objects.core import Node
 from zonewise.api.objects.pod import Pod
 from zonewise.api.resource import Resource
 from zonewise.api.unstructured import unstructured
-from zonewise.components.kubelet import FAILED
-from zonewise.components.nodelifecycle import health
+from zonewise.embedded.components.kubelet import FAILED
+from zonewise.embedded.components.nodelifecycle import health
 from zonewise.embedded.seed.nodes import NodeLayout
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]

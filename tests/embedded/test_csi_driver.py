@@ -27,11 +27,11 @@ from zonewise.api import (
 )
 from zonewise.api.objects.pod_state import ready
 from zonewise.api.objects.snapshots import VolumeSnapshot, VolumeSnapshotContent
-from zonewise.components.kubelet import DUAL_STACK
 from zonewise.csi.takeover import KEY, STATUS, TakeoverStatus
 from zonewise.csi.takeover.status import STATUS_KEY
 from zonewise.csi.transport.calls import inline
 from zonewise.embedded.cluster import EmbeddedCluster
+from zonewise.embedded.components.kubelet import DUAL_STACK
 from zonewise.embedded.csi_driver import BY_ZONE, CLASS, DRIVER, EmbeddedDriver
 from zonewise.embedded.seed.nodes import NodeLayout
 from zonewise.embedded.seed.seed_marker import NAMESPACE, ConfigMap

@@ -16,7 +16,7 @@ from tests.runtime.loopback import write_kubeconfig
 from zonewise.api.errors import Unauthorized
 from zonewise.api.meta import ObjectMeta
 from zonewise.api.objects.core import Namespace
-from zonewise.apiserver.server import ApiServer
+from zonewise.embedded.apiserver.server import ApiServer
 from zonewise.runtime.cache.cache import Cache
 from zonewise.runtime.client.client import Client
 from zonewise.runtime.client.transport import HttpsTransport

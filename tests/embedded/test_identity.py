@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from zonewise.api.errors import ConfigError
-from zonewise.apiserver.auth.identity import Identity
+from zonewise.embedded.apiserver.auth.identity import Identity
 from zonewise.runtime.webhook.issuer import issue
 
 NOW = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)

@@ -10,7 +10,7 @@ import pytest
 from tests.embedded.virtual_cluster import VirtualCluster, until, virtual_cluster
 
 from zonewise.api import Node, Service
-from zonewise.components.kubelet import FAILED
+from zonewise.embedded.components.kubelet import FAILED
 from zonewise.embedded.seed.seed_marker import NAMESPACE, ConfigMap
 from zonewise.embedded.simulated_traffic import NAME, SimulatedTraffic, read
 from zonewise.explain.status import ServiceTraffic

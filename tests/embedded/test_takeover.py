@@ -16,10 +16,10 @@ from tests.embedded.test_csi_driver import living, path, pods, zone
 from tests.embedded.virtual_cluster import MEMORY, until
 
 from zonewise.api import Node, PersistentVolumeClaim, Pod, StatefulSet
-from zonewise.components.kubelet import FAILED
-from zonewise.csi.backends.embedded import mounts
+from zonewise.csi.backends.folders import mounts
 from zonewise.csi.takeover import CONFIG, KEY, STATUS, TakeoverStatus
 from zonewise.embedded.cluster import EmbeddedCluster
+from zonewise.embedded.components.kubelet import FAILED
 from zonewise.embedded.csi_driver import CLASS, DRIVER
 from zonewise.embedded.seed.seed_marker import NAMESPACE, ConfigMap
 from zonewise.storage import parse_domain_labels

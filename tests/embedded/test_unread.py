@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from zonewise.apiserver.http.unread import Unread
+from zonewise.embedded.apiserver.http.unread import Unread
 from zonewise.runtime.serving.listener import Encryption
 
 

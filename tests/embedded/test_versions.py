@@ -12,12 +12,12 @@ import pytest
 from zonewise.api.errors import ApiError
 from zonewise.api.objects.admissionregistration import WebhookClientConfig
 from zonewise.api.resource import Resource
-from zonewise.apiserver.conversion import versions
-from zonewise.apiserver.conversion.versions import Unconverted, Versions, Webhook, settled
-from zonewise.apiserver.store.entry import Entry, encode
-from zonewise.apiserver.webhooks.caller import Caller, Services
-from zonewise.machinery.crd.structural import type_of
-from zonewise.machinery.schema.kinds import Kind
+from zonewise.embedded.apiserver.conversion import versions
+from zonewise.embedded.apiserver.conversion.versions import Unconverted, Versions, Webhook, settled
+from zonewise.embedded.apiserver.store.entry import Entry, encode
+from zonewise.embedded.apiserver.webhooks.caller import Caller, Services
+from zonewise.embedded.machinery.crd.structural import type_of
+from zonewise.embedded.machinery.schema.kinds import Kind
 
 Obj = dict[str, Any]
 GROUP = "example.io"

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from zonewise.apiserver.server import ApiServer
+from zonewise.embedded.apiserver.server import ApiServer
 from zonewise.runtime.client.client import Client
 from zonewise.runtime.controller.components import Component, ComponentContext, ComponentGroup
 

@@ -12,13 +12,13 @@ import msgspec
 
 from zonewise.api.meta import LabelSelector
 from zonewise.api.values import selector
-from zonewise.apiserver.admission.admission import Attributes
-from zonewise.apiserver.admission.webhook_review import request
-from zonewise.apiserver.request import status_errors
-from zonewise.apiserver.server import ApiServer
+from zonewise.embedded.apiserver.admission.admission import Attributes
+from zonewise.embedded.apiserver.admission.webhook_review import request
+from zonewise.embedded.apiserver.request import status_errors
+from zonewise.embedded.apiserver.server import ApiServer
+from zonewise.embedded.machinery.cel import EvaluationError
+from zonewise.embedded.machinery.cel.match_conditions import condition_of, conditions_of
 from zonewise.install import Obj
-from zonewise.machinery.cel import EvaluationError
-from zonewise.machinery.cel.match_conditions import condition_of, conditions_of
 
 
 def enforce(server: ApiServer, objects: list[Obj]) -> None:

@@ -36,11 +36,11 @@ from zonewise.api.objects.admissionregistration import (
 )
 from zonewise.api.objects.apps import ReplicationController
 from zonewise.api.values import times
-from zonewise.components.workloads.jobs.views import Job
 from zonewise.controllers.budgets import BudgetsController
 from zonewise.controllers.budgets.controller import PRUNE_PAUSE
 from zonewise.controllers.rollouts import RolloutsController
 from zonewise.disruption.ledger import GRANT_SECONDS
+from zonewise.embedded.components.workloads.jobs.views import Job
 from zonewise.install import Installation, Obj, manifests
 from zonewise.install.wanted import NAME, WEBHOOK
 from zonewise.runtime.cache.cache import Cache

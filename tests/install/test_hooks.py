@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from zonewise.api.values import quantity
+from zonewise.embedded.machinery.cel.match_conditions import conditions_of
 from zonewise.install.hooks import configurations
 from zonewise.install.wanted import WEBHOOK, BudgetsMode, Installation
 from zonewise.install.workload import workload
-from zonewise.machinery.cel.match_conditions import conditions_of
 
 Obj = dict[str, Any]
 SYSTEM = "system:serviceaccount:kube-system:"

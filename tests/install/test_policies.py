@@ -9,8 +9,8 @@ from tests.install.enforced import enforce
 from tests.install.test_rights import GROUPS, create
 
 from zonewise.api.errors import Forbidden
-from zonewise.apiserver.http.local_transport import LocalTransport
-from zonewise.apiserver.request.call import User
+from zonewise.embedded.apiserver.http.local_transport import LocalTransport
+from zonewise.embedded.apiserver.request.call import User
 from zonewise.install import Installation, Obj, manifests
 from zonewise.install.expressions import account
 from zonewise.install.wanted import NAME

@@ -28,9 +28,9 @@ from zonewise.api.objects.admissionregistration import (
 )
 from zonewise.api.objects.locator import PodLocator
 from zonewise.api.values import times
-from zonewise.apiserver.http.local_transport import LocalTransport
-from zonewise.apiserver.request.call import User
 from zonewise.controllers import HintsController, HintsSettings, LocatorsController, SliceRole
+from zonewise.embedded.apiserver.http.local_transport import LocalTransport
+from zonewise.embedded.apiserver.request.call import User
 from zonewise.install import Installation, Obj, manifests
 from zonewise.install.wanted import LEASE, NAME, WEBHOOK
 from zonewise.install.wanted import Role as Choice

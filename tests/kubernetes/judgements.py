@@ -1,8 +1,8 @@
 """What the real server says of schemas, rules and values of custom resources.
 
-``tests/machinery/crd/judged/*.json`` hold cases and its verdicts: a schema, a value of it, and the
-causes for which the definition or else the object was refused, each as reason and path below the
-case. Tests without a cluster hold our code to them; ``test_judgements.py`` asks the real server
+``embedded/machinery/crd/judged/*.json`` hold cases and its verdicts: a schema, a value of it, and
+the causes for which the definition or else the object was refused, each as reason and path below
+the case. Tests without a cluster hold our code to them; ``test_judgements.py`` asks the real server
 again.
 
 ``python -m tests.kubernetes.judgements FILE`` records the verdicts of one file anew.
@@ -21,7 +21,7 @@ from tests.kubernetes.real_server import Answer, RealServer
 
 from tools import realkube
 
-FOLDER = Path(__file__).parents[1] / "machinery" / "crd" / "judged"
+FOLDER = Path(__file__).parents[1] / "embedded" / "machinery" / "crd" / "judged"
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 BEFORE = "spec.validation.openAPIV3Schema.properties[spec].properties"
 Verdict = dict[str, Any]

@@ -20,7 +20,7 @@ from typing import Any
 
 from zonewise.api.meta import ObjectMeta
 from zonewise.api.objects.core import Node
-from zonewise.components.kubelet import Kubelets
+from zonewise.embedded.components.kubelet import Kubelets
 from zonewise.runtime.client.client import Client
 from zonewise.runtime.client.transport import HttpsTransport
 from zonewise.runtime.config.cluster import load_config

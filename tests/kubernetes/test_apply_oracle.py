@@ -29,13 +29,13 @@ from tests.kubernetes.real_server import (
 from tools.realkube import ControlPlane
 
 from zonewise.api.errors import Conflict
-from zonewise.machinery.crd.custom import prepared
-from zonewise.machinery.crd.structural import type_of
-from zonewise.machinery.fields.apply import applied
-from zonewise.machinery.fields.managed_fields import Write, decode, encode, updated
-from zonewise.machinery.fields.reset_fields import reset_of
-from zonewise.machinery.schema.definitions import OBJECT_META, Definitions
-from zonewise.machinery.schema.types import Type
+from zonewise.embedded.machinery.crd.custom import prepared
+from zonewise.embedded.machinery.crd.structural import type_of
+from zonewise.embedded.machinery.fields.apply import applied
+from zonewise.embedded.machinery.fields.managed_fields import Write, decode, encode, updated
+from zonewise.embedded.machinery.fields.reset_fields import reset_of
+from zonewise.embedded.machinery.schema.definitions import OBJECT_META, Definitions
+from zonewise.embedded.machinery.schema.types import Type
 
 pytestmark = pytest.mark.real
 

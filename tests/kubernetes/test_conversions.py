@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.machinery.decoding.test_conversions import BEHAVIOR, CPU, METRICS, TARGET
+from tests.embedded.machinery.decoding.test_conversions import BEHAVIOR, CPU, METRICS, TARGET
 from tools.tables.generation import connect, start
 from tools.tables.server import Server
 
 from tools import realkube as real
-from zonewise.machinery.decoding.conversions import WAYS
+from zonewise.embedded.machinery.decoding.conversions import WAYS
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 

@@ -21,8 +21,8 @@ from tests.embedded.virtual_cluster import until
 from tools.coredns.recording import plant, record
 from tools.coredns.running import running
 
-from zonewise.apiserver.server import DUAL_STACK, ApiServer, ServerSettings
 from zonewise.dns import DnsServer, DnsSettings, Sources
+from zonewise.embedded.apiserver.server import DUAL_STACK, ApiServer, ServerSettings
 from zonewise.runtime.cache.cache import Cache
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.real]

@@ -20,7 +20,7 @@ from zonewise.api.errors import NotFound, TooManyRequests, ZonewiseError
 from zonewise.api.meta import ObjectMeta
 from zonewise.api.objects.budgets import DisruptionLedger, TopologyDisruptionBudget
 from zonewise.api.objects.pod_state import ready
-from zonewise.components.kubelet.node_status import FAILED
+from zonewise.embedded.components.kubelet.node_status import FAILED
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600), pytest.mark.asyncio]
 

@@ -24,10 +24,10 @@ from zonewise.api.objects.events import Event
 from zonewise.api.objects.pod import Pod
 from zonewise.api.resource import Resource
 from zonewise.api.unstructured import unstructured
-from zonewise.apiserver.server import ApiServer
-from zonewise.components.kubelet import FAILED, Kubelets, KubeletSettings
-from zonewise.components.nodelifecycle import NodeLifecycle, PodCollector, TaintEviction
-from zonewise.components.nodelifecycle import NodeLifecycleSettings as NodeSettings
+from zonewise.embedded.apiserver.server import ApiServer
+from zonewise.embedded.components.kubelet import FAILED, Kubelets, KubeletSettings
+from zonewise.embedded.components.nodelifecycle import NodeLifecycle, PodCollector, TaintEviction
+from zonewise.embedded.components.nodelifecycle import NodeLifecycleSettings as NodeSettings
 from zonewise.runtime.client.client import Client
 from zonewise.runtime.client.transport import HttpsTransport
 from zonewise.runtime.config.cluster import load_config

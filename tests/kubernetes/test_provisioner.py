@@ -23,16 +23,16 @@ from zonewise.api import Node, PersistentVolume, PersistentVolumeClaim, Pod
 from zonewise.api.errors import AlreadyExists, NotFound
 from zonewise.api.meta import ObjectMeta
 from zonewise.api.objects.events import Event
-from zonewise.components.kubelet import Kubelets
 from zonewise.csi.driver import Threads, open_data, open_driver
 from zonewise.csi.node_domain import FixedDomain
-from zonewise.csi.provisioner import DriverLoops, TopologyOptions
-from zonewise.csi.registration import Registration
 from zonewise.csi.status import Code, CsiError
 from zonewise.csi.transport.client import TIMEOUT, CsiClient
 from zonewise.csi.transport.methods import Answered, Asked, Method
 from zonewise.csi.transport.server import SocketServer
 from zonewise.csi.transport.socket_client import SocketClient
+from zonewise.embedded.components.kubelet import Kubelets
+from zonewise.embedded.csi_sidecars.provisioner import DriverLoops, TopologyOptions
+from zonewise.embedded.csi_sidecars.registration import Registration
 from zonewise.runtime.client.client import Client
 from zonewise.runtime.client.transport import HttpsTransport
 from zonewise.runtime.config.cluster import load_config

@@ -1,4 +1,4 @@
-"""The tables of ``tests/apiserver/strategy`` put to a real API server: both answer the same.
+"""The tables of ``embedded/apiserver/strategy`` put to a real API server: both answer the same.
 
 The record of the real server's answers, which the ordinary tests use, is checked on the way; with
 ``ZONEWISE_RECORD=1`` it is written instead.
@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.apiserver.strategy import case_tables
-from tests.apiserver.strategy.case_runner import Obj, Send
+from tests.embedded.apiserver.strategy import case_tables
+from tests.embedded.apiserver.strategy.case_runner import Obj, Send
 from tools.realkube import ControlPlane
 
-from zonewise.apiserver.request.call import parse_query
+from zonewise.embedded.apiserver.request.call import parse_query
 from zonewise.runtime.client.transport import HttpsTransport, Request
 from zonewise.runtime.config.cluster import load_config
 

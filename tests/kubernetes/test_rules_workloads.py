@@ -7,8 +7,8 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 import pytest
-from tests.apiserver.strategy import recorded_answers
-from tests.apiserver.strategy.cases import Ask, answer
+from tests.embedded.apiserver.strategy import recorded_answers
+from tests.embedded.apiserver.strategy.cases import Ask, answer
 from tests.kubernetes.real_server import RealServer
 
 from tools import realkube as real

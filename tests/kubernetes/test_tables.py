@@ -15,11 +15,11 @@ from tools.tables.generation import connect, outdated, start, tables
 from tools.tables.server import Server
 
 from tools import realkube as real
-from zonewise.apiserver.discovery.discovery import AGGREGATED, Discovery
-from zonewise.apiserver.discovery.openapi import Documents
-from zonewise.apiserver.request.call import Call, User
-from zonewise.machinery.schema.definitions import Definitions
-from zonewise.machinery.schema.kinds import builtin_kinds, served_kinds
+from zonewise.embedded.apiserver.discovery.discovery import AGGREGATED, Discovery
+from zonewise.embedded.apiserver.discovery.openapi import Documents
+from zonewise.embedded.apiserver.request.call import Call, User
+from zonewise.embedded.machinery.schema.definitions import Definitions
+from zonewise.embedded.machinery.schema.kinds import builtin_kinds, served_kinds
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 

@@ -14,7 +14,7 @@ from tests.contract.webhook_cases import SITUATIONS, Situation
 from tests.runtime.loopback import server_tls, web
 from tools.realkube import ControlPlane
 
-from zonewise.apiserver.server import ApiServer
+from zonewise.embedded.apiserver.server import ApiServer
 
 pytestmark = pytest.mark.real
 

@@ -17,7 +17,7 @@ import msgspec
 from tests.runtime.memory_server import Answered, refusal
 
 from zonewise.api.errors import ConnectionFailed
-from zonewise.machinery.patch import jsonpatch, mergepatch
+from zonewise.embedded.machinery.patch import jsonpatch, mergepatch
 from zonewise.runtime.client.client import Client
 from zonewise.runtime.client.transport import Request
 

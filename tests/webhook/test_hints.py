@@ -14,7 +14,7 @@ from tests.explain.dumps import AUTO, Item, endpoint, node, part, service
 
 from zonewise.api import EndpointSlice, Node, Service, convert
 from zonewise.api.values.selector import parse
-from zonewise.machinery.patch import jsonpatch
+from zonewise.embedded.machinery.patch import jsonpatch
 from zonewise.runtime.cache.cache import Cache
 from zonewise.runtime.webhook.admission import AdmissionRequest, Allowed, UserInfo
 from zonewise.webhook import HintInjection, InjectionSettings

@@ -27,7 +27,7 @@ from tools.coredns.running import running
 from tools.coredns.upstream import serve
 from zonewise.api import LeanEndpointSlice, Namespace, Node, Pod, Service
 from zonewise.api.unstructured import unstructured
-from zonewise.apiserver.server import DUAL_STACK, ApiServer, ServerSettings
+from zonewise.embedded.apiserver.server import DUAL_STACK, ApiServer, ServerSettings
 from zonewise.runtime.client.client import Client
 
 _RESOURCES = {

@@ -20,7 +20,7 @@ from zonewise.api.meta import ObjectMeta
 from zonewise.api.objects.coordination import Lease
 from zonewise.api.objects.core import Node, NodeSpec, NodeStatus, Taint
 from zonewise.api.objects.pod import Pod
-from zonewise.components.kubelet import Kubelets, KubeletSettings, default_stages, timed
+from zonewise.embedded.components.kubelet import Kubelets, KubeletSettings, default_stages, timed
 from zonewise.runtime.client.client import Client
 from zonewise.runtime.controller.components import ComponentGroup
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from tools.tables.server import Server
-from zonewise.machinery.schema.kinds import KindRow
+from zonewise.embedded.machinery.schema.kinds import KindRow
 
 KINDS = {
     "ClusterRole",

@@ -8,7 +8,7 @@ seen in many places this gives one of three results:
 * always absent: no default;
 * always there with the same value: a default that depends on nothing, and goes into the table;
 * anything else: it depends on the rest of the object. Such fields must be named in `BY_HAND`, which
-  is the list of what `zonewise.machinery.decoding.defaulting` computes, or in `SERVER`, what
+  is the list of what `embedded.machinery.decoding.defaulting` computes, or in `SERVER`, what
   admission or the kind's own rules decide. A field in neither stops the generator, and so does a
   name that is not needed.
 
@@ -28,10 +28,10 @@ from typing import Any
 import yaml
 
 from tools.tables.server import Refused, Server
-from zonewise.machinery.decoding.pruning import tidy
-from zonewise.machinery.schema.definitions import OBJECT_META, Definitions
-from zonewise.machinery.schema.kinds import KindRow
-from zonewise.machinery.schema.types import UNSET, Type
+from zonewise.embedded.machinery.decoding.pruning import tidy
+from zonewise.embedded.machinery.schema.definitions import OBJECT_META, Definitions
+from zonewise.embedded.machinery.schema.kinds import KindRow
+from zonewise.embedded.machinery.schema.types import UNSET, Type
 
 SAMPLES = Path(__file__).with_name("samples")
 STORED = "stored:"  # samples of this file are created and read back
@@ -41,7 +41,7 @@ BATCH = "io.k8s.api.batch.v1."
 LABEL_SELECTOR = "io.k8s.apimachinery.pkg.apis.meta.v1.LabelSelector"
 CRD = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1."
 
-# Depend on the rest of the object: computed by zonewise.machinery.decoding.defaulting.
+# Depend on the rest of the object: computed by zonewise.embedded.machinery.decoding.defaulting.
 BY_HAND = {
     "io.k8s.api.apps.v1.DaemonSetUpdateStrategy": {"rollingUpdate"},
     "io.k8s.api.apps.v1.DeploymentStrategy": {"rollingUpdate"},

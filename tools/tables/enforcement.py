@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 from tools.tables.defaults import STORED, by_kind, collection, samples
 from tools.tables.server import Refused, Server
-from zonewise.machinery.schema.definitions import Definitions
-from zonewise.machinery.schema.kinds import KindRow
-from zonewise.machinery.schema.types import Type
+from zonewise.embedded.machinery.schema.definitions import Definitions
+from zonewise.embedded.machinery.schema.kinds import KindRow
+from zonewise.embedded.machinery.schema.types import Type
 
 TRIES = 3
 BOGUS = "Bogus"

@@ -20,12 +20,12 @@ from tools.tables.enforcement import enforced
 from tools.tables.kinds import kinds
 from tools.tables.server import Server
 from tools.tables.types import definitions, go_structs, wire_numbers
-from zonewise.machinery.schema.definitions import Definition, Definitions
+from zonewise.embedded.machinery.schema.definitions import Definition, Definitions
 
 ROOT = Path(__file__).parents[2]
-TABLES = "src/zonewise/machinery/schema/tables"
-ANSWERS = "tests/machinery/decoding/answers.json"
-REFUSALS = "tests/machinery/decoding/refusals.json"
+TABLES = "src/zonewise/embedded/machinery/schema/tables"
+ANSWERS = "tests/embedded/machinery/decoding/answers.json"
+REFUSALS = "tests/embedded/machinery/decoding/refusals.json"
 TOKEN = realkube.Token("tables", "tables", ("system:masters",))
 GENERATED = "by python -m tools.tables from a running kube-apiserver; do not edit"
 

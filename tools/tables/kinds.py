@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from tools.tables.server import Server
-from zonewise.machinery.schema.definitions import Definition
-from zonewise.machinery.schema.kinds import Column, KindRow, SubresourceRow
+from zonewise.embedded.machinery.schema.definitions import Definition
+from zonewise.embedded.machinery.schema.kinds import Column, KindRow, SubresourceRow
 
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
 

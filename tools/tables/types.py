@@ -18,8 +18,8 @@ import msgspec
 from tools.realkube import RealKubeError
 from tools.realkube.binaries import cache_folder
 from tools.realkube.toolchain import environment, find
-from zonewise.machinery.schema.definitions import SCALARS, Definition, Row, go_name
-from zonewise.machinery.schema.types import Shape
+from zonewise.embedded.machinery.schema.definitions import SCALARS, Definition, Row, go_name
+from zonewise.embedded.machinery.schema.types import Shape
 
 KUBERNETES = Path(__file__).parents[1] / "realkube" / "kubernetes"
 PROGRAM = Path(__file__).with_name("structs.go")

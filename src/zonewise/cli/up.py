@@ -21,7 +21,7 @@ from zonewise.cli.program.options import Options
 
 if TYPE_CHECKING:
     from zonewise.cli.local.hosting import Content
-    from zonewise.components import kubelet
+    from zonewise.embedded.components import kubelet
     from zonewise.runtime.process.process import Process
 
 _LOOPBACK = "127.0.0.1"
@@ -321,8 +321,8 @@ def _place(listen: str | None) -> tuple[str, int]:
 
 
 def _kubelets(pod_start: str | None, stages: str | None) -> kubelet.KubeletSettings:
-    from zonewise.components.kubelet import DUAL_STACK, default_stages, read_stages
-    from zonewise.components.kubelet.stages import timed
+    from zonewise.embedded.components.kubelet import DUAL_STACK, default_stages, read_stages
+    from zonewise.embedded.components.kubelet.stages import timed
 
     if stages is None:
         chosen = timed(default_stages(), start=_POD_START if pod_start is None else pod_start)

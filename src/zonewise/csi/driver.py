@@ -25,8 +25,8 @@ from google.protobuf.message import Message
 
 from zonewise.api.errors import ConfigError
 from zonewise.csi.backends.contract import NodeBackend
-from zonewise.csi.backends.embedded.node import FolderNode
-from zonewise.csi.backends.embedded.pools import POOLS, FolderPools
+from zonewise.csi.backends.folders.node import FolderNode
+from zonewise.csi.backends.folders.pools import POOLS, FolderPools
 from zonewise.csi.journal import SqliteJournal
 from zonewise.csi.locks import Locks
 from zonewise.csi.private_folder import make_data_folder

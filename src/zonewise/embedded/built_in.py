@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from zonewise.apiserver.admission.admission import Attributes
-from zonewise.apiserver.admission.webhook_match import MUTATING, VALIDATING, Hook
-from zonewise.apiserver.controllers.custom_resources import DEFINITIONS
-from zonewise.apiserver.request import status_errors
 from zonewise.controllers.locators import definition
 from zonewise.disruption.definitions import definitions
+from zonewise.embedded.apiserver.admission.admission import Attributes
+from zonewise.embedded.apiserver.admission.webhook_match import MUTATING, VALIDATING, Hook
+from zonewise.embedded.apiserver.controllers.custom_resources import DEFINITIONS
+from zonewise.embedded.apiserver.request import status_errors
 
 DOMAIN = ".zonewise.io"
 NEEDED = frozenset(item["metadata"]["name"] for item in (*definitions(), definition()))

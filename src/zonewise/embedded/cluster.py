@@ -25,32 +25,32 @@ from zonewise.api.objects.apps import (
     StatefulSet,
 )
 from zonewise.api.objects.budgets import DisruptionLedger, DomainRollout, TopologyDisruptionBudget
-from zonewise.apiserver import server
-from zonewise.components import kubelet
-from zonewise.components.disruption.budgets import Budgets
-from zonewise.components.endpointslices.mirroring import Mirroring
-from zonewise.components.nodelifecycle import NodeLifecycle, PodCollector, TaintEviction
-from zonewise.components.scheduler.scheduler import Scheduler
-from zonewise.components.serviceaccount.tokens import AccountTokens
-from zonewise.components.volumes import (
+from zonewise.controllers.budgets import BudgetsController, BudgetsSettings
+from zonewise.controllers.rollouts import RolloutsController, RolloutsSettings
+from zonewise.disruption import BudgetsCache
+from zonewise.disruption.definitions import definitions
+from zonewise.embedded import built_in
+from zonewise.embedded.apiserver import server
+from zonewise.embedded.components import kubelet
+from zonewise.embedded.components.disruption.budgets import Budgets
+from zonewise.embedded.components.endpointslices.mirroring import Mirroring
+from zonewise.embedded.components.nodelifecycle import NodeLifecycle, PodCollector, TaintEviction
+from zonewise.embedded.components.scheduler.scheduler import Scheduler
+from zonewise.embedded.components.serviceaccount.tokens import AccountTokens
+from zonewise.embedded.components.volumes import (
     AttachDetach,
     Binder,
     Ephemeral,
     Protection,
     Provisioner,
 )
-from zonewise.components.workloads.cronjobs.controller import CronJobs
-from zonewise.components.workloads.daemonsets.controller import DaemonSets
-from zonewise.components.workloads.deployments.controller import Deployments
-from zonewise.components.workloads.jobs.controller import Jobs
-from zonewise.components.workloads.removal import RemovalMode
-from zonewise.components.workloads.replicasets.controller import ReplicaSets
-from zonewise.components.workloads.statefulsets.controller import StatefulSets
-from zonewise.controllers.budgets import BudgetsController, BudgetsSettings
-from zonewise.controllers.rollouts import RolloutsController, RolloutsSettings
-from zonewise.disruption import BudgetsCache
-from zonewise.disruption.definitions import definitions
-from zonewise.embedded import built_in
+from zonewise.embedded.components.workloads.cronjobs.controller import CronJobs
+from zonewise.embedded.components.workloads.daemonsets.controller import DaemonSets
+from zonewise.embedded.components.workloads.deployments.controller import Deployments
+from zonewise.embedded.components.workloads.jobs.controller import Jobs
+from zonewise.embedded.components.workloads.removal import RemovalMode
+from zonewise.embedded.components.workloads.replicasets.controller import ReplicaSets
+from zonewise.embedded.components.workloads.statefulsets.controller import StatefulSets
 from zonewise.embedded.domain_guard import DomainGuard
 from zonewise.embedded.seed.seeder import Obj, Seeder
 from zonewise.embedded.simulated_traffic import SimulatedTraffic

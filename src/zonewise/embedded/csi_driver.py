@@ -28,22 +28,22 @@ from zonewise.api.objects.core import Node
 from zonewise.api.objects.extensions import CustomResourceDefinition
 from zonewise.api.objects.snapshots import VolumeSnapshot, VolumeSnapshotClass
 from zonewise.api.objects.storage import CSIDriver, CSIDriverSpec, StorageClass
-from zonewise.components import kubelet
-from zonewise.csi.backends.embedded import filesystems, mounts
-from zonewise.csi.backends.embedded.node import FolderNode
+from zonewise.csi.backends.folders import filesystems, mounts
+from zonewise.csi.backends.folders.node import FolderNode
 from zonewise.csi.driver import DataFolder, open_data, open_driver
 from zonewise.csi.node_domain import FixedDomain, StoredDomain
-from zonewise.csi.pod_mounts import PodMounts
-from zonewise.csi.provisioner import DriverLoops
-from zonewise.csi.registration import Registration
 from zonewise.csi.services.node import NodeService
 from zonewise.csi.services.plugin import NO_CLUSTER
-from zonewise.csi.snapshot_definitions import definitions
 from zonewise.csi.status import CsiError
 from zonewise.csi.takeover import CONFIG, KEY, FollowedConfiguration, TakeoverController
 from zonewise.csi.takeover.controller import StatesByCluster
 from zonewise.csi.transport.calls import Calls, CallWorker
 from zonewise.csi.transport.client import CsiClient, InProcessClient
+from zonewise.embedded.components import kubelet
+from zonewise.embedded.csi_sidecars.pod_mounts import PodMounts
+from zonewise.embedded.csi_sidecars.provisioner import DriverLoops
+from zonewise.embedded.csi_sidecars.registration import Registration
+from zonewise.embedded.csi_sidecars.snapshot_definitions import definitions
 from zonewise.embedded.leftovers.volumes import VolumeRecord
 from zonewise.embedded.seed.seed_marker import NAMESPACE, ConfigMap, ensure_namespace
 from zonewise.runtime.cache.store import Store

@@ -15,11 +15,11 @@ from zonewise.api.objects.budgets import TopologyDisruptionBudget
 from zonewise.api.objects.pod import Pod
 from zonewise.api.objects.policy import PodDisruptionBudget
 from zonewise.api.reason import Reason
-from zonewise.apiserver.codec import bodies
-from zonewise.apiserver.store.state import State
 from zonewise.disruption import BudgetsCache, DisruptionVerdict
 from zonewise.disruption.ledger import order
 from zonewise.disruption.verdict import BLOCKED
+from zonewise.embedded.apiserver.codec import bodies
+from zonewise.embedded.apiserver.store.state import State
 from zonewise.runtime.cache.cache import Cache
 from zonewise.webhook import Granting
 

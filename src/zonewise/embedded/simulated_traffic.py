@@ -34,7 +34,7 @@ from zonewise.api.errors import ApiError
 from zonewise.api.gates import FeatureGates
 from zonewise.api.meta import Key
 from zonewise.api.objects.discovery import EndpointSlice
-from zonewise.components.kubelet import FAILED
+from zonewise.embedded.components.kubelet import FAILED
 from zonewise.embedded.seed.seed_marker import NAMESPACE, ConfigMap, ensure_namespace
 from zonewise.explain.status import ServiceTraffic
 from zonewise.runtime.controller.components import ComponentContext

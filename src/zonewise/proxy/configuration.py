@@ -15,7 +15,7 @@ import msgspec
 
 from zonewise.api.errors import ConfigError, ParseError
 from zonewise.api.struct import Struct, field
-from zonewise.machinery.text import yamltext
+from zonewise.api.text import yamltext
 from zonewise.proxy.settings import PRIMARY, Conntrack, LocalMode, ProxySettings
 from zonewise.runtime.serving.address import is_address, parse_listen
 from zonewise.traffic.routes import RouteSettings

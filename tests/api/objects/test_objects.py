@@ -8,7 +8,7 @@ import msgspec.inspect as shapes
 import pytest
 
 from zonewise import api
-from zonewise.machinery.schema.definitions import Definition, Row, types_table
+from zonewise.embedded.machinery.schema.definitions import Definition, Row, types_table
 
 TYPES = types_table().types
 

@@ -14,8 +14,8 @@ from tests.runtime.loopback import web, write_kubeconfig
 
 from zonewise.api.meta import ObjectMeta
 from zonewise.api.objects.core import Node
-from zonewise.apiserver.server import ApiServer
-from zonewise.components.kubelet import FAILED
+from zonewise.embedded.apiserver.server import ApiServer
+from zonewise.embedded.components.kubelet import FAILED
 
 NODES = {"a-1": ("a", "r1"), "a-2": ("a", "r2"), "b-1": ("b", "r2")}
 

@@ -29,8 +29,8 @@ from zonewise.api.errors import Invalid
 from zonewise.api.objects.budgets import DomainRollout
 from zonewise.api.objects.events import Event
 from zonewise.api.unstructured import unstructured
-from zonewise.components.kubelet import FAILED
 from zonewise.embedded.cluster import EmbeddedCluster
+from zonewise.embedded.components.kubelet import FAILED
 from zonewise.embedded.seed.nodes import NodeLayout
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from zonewise.api.errors import ConfigError
-from zonewise.csi.backends.embedded import filesystems, loops, mounts
+from zonewise.csi.backends.folders import filesystems, loops, mounts
 from zonewise.embedded.leftovers import volumes
 from zonewise.embedded.leftovers.volumes import VolumeRecord
 

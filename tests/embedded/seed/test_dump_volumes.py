@@ -15,8 +15,8 @@ from zonewise.api.objects.storage import (
     StorageClass,
     is_default_class,
 )
-from zonewise.components.volumes.well_known import DRIVER, EMBEDDED, PROVISIONED_BY
 from zonewise.embedded.cluster import EmbeddedCluster
+from zonewise.embedded.components.volumes.well_known import DRIVER, EMBEDDED, PROVISIONED_BY
 from zonewise.embedded.seed.dump_import import ANEW, INVENTED, KindDifference, shape
 from zonewise.embedded.seed.dump_volumes import ADDED_CLASS, NO_EXPANSION, UNBOUND
 from zonewise.topology import zone_of

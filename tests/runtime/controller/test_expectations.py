@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.components.workloads.clock import Clock
+from tests.embedded.components.workloads.clock import Clock
 
 from zonewise.api.meta import ObjectMeta
 from zonewise.api.objects.pod import Pod

@@ -14,9 +14,9 @@ Where the scenarios of the research are tested (T = ``tests/traffic``, C = ``tes
 21     T/test_hints, T/test_slice_hints
 22,23  T/test_slice_hints, C/test_telling
 24     C/test_telling
-25,26  T/test_modes (decision), tests/apiserver/strategy (validation)
+25,26  T/test_modes (decision), tests/embedded/apiserver/strategy (validation)
 27,28  T/test_hints, T/test_slice_hints
-29     tests/apiserver/strategy (validation)
+29     tests/embedded/apiserver/strategy (validation)
 30     C/test_restart
 31-38  here; 36 also in C/test_hints
 =====  ========================================================================================

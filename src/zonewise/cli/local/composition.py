@@ -30,8 +30,8 @@ from zonewise.embedded.cluster import EmbeddedCluster, Parts
 from zonewise.runtime.controller.components import ComponentContext
 
 if TYPE_CHECKING:
-    from zonewise.components.kubelet import KubeletSettings
     from zonewise.dns import DnsServer
+    from zonewise.embedded.components.kubelet import KubeletSettings
     from zonewise.embedded.csi_driver import EmbeddedDriver
     from zonewise.embedded.network import ClusterNetwork, Instance
 

@@ -199,7 +199,7 @@ def introduce(
     packets: Sequence[str],
 ) -> None:
     """Print what runs here, and what to try with it."""
-    from zonewise.apiserver.discovery.nonresource import VERSION
+    from zonewise.embedded.apiserver.discovery.nonresource import VERSION
 
     console.print(
         f"[bold]A cluster runs here[/bold]: Kubernetes API {VERSION} at {address}\n", soft_wrap=True

@@ -139,14 +139,14 @@ def _refusal(version: str) -> Forbidden:
 
 async def _tell(client: Client, node: Node, failed: str | None) -> None:
     from zonewise.api.objects.core import Node
-    from zonewise.components.kubelet import FAILED
+    from zonewise.embedded.components.kubelet import FAILED
 
     body = {"metadata": {"annotations": {FAILED: failed}}}
     await client.patch(Node, node.metadata.name, None, body)
 
 
 def _failed(node: Node) -> bool:
-    from zonewise.components.kubelet import FAILED
+    from zonewise.embedded.components.kubelet import FAILED
 
     return FAILED in node.metadata.annotations
 

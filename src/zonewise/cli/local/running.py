@@ -21,11 +21,11 @@ from zonewise.api.errors import ConfigError
 
 if TYPE_CHECKING:
     from zonewise.api.gates import FeatureGates
-    from zonewise.apiserver.server import ApiServer
     from zonewise.cli.local.composition import Packets
     from zonewise.cli.local.hosting import Content
-    from zonewise.components import kubelet
+    from zonewise.embedded.apiserver.server import ApiServer
     from zonewise.embedded.cluster import EmbeddedCluster
+    from zonewise.embedded.components import kubelet
     from zonewise.runtime.process.process import Process
 
 _FILES = 65_536
@@ -64,8 +64,8 @@ async def run_cluster(process: Process, plan: UpPlan, content: Content | None) -
     if content is None:
         await _serve_only(process, plan)
         return
-    from zonewise.apiserver import server
     from zonewise.cli.local.composition import LocalDriver, Packets, controllers
+    from zonewise.embedded.apiserver import server
     from zonewise.embedded.cluster import ClusterSettings, EmbeddedCluster
 
     volumes = LocalDriver(plan.folder)
@@ -153,8 +153,8 @@ async def _live(
 
 
 async def _serve_only(process: Process, plan: UpPlan) -> None:
-    from zonewise.apiserver.discovery.nonresource import VERSION
-    from zonewise.apiserver.server import DUAL_STACK, ApiServer, ServerSettings
+    from zonewise.embedded.apiserver.discovery.nonresource import VERSION
+    from zonewise.embedded.apiserver.server import DUAL_STACK, ApiServer, ServerSettings
     from zonewise.runtime.process.memory import settle
 
     server = ApiServer(

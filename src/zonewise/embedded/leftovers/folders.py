@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from zonewise.api.errors import ConfigError
-from zonewise.csi.backends.embedded import mounts
+from zonewise.csi.backends.folders import mounts
 from zonewise.embedded.leftovers.record import lock_record
 from zonewise.embedded.leftovers.volumes import remove_stale
 

@@ -15,7 +15,7 @@ import os
 from pathlib import Path
 
 from zonewise.api.errors import ConfigError
-from zonewise.csi.backends.embedded import copies, loops, mounts
+from zonewise.csi.backends.folders import copies, loops, mounts
 from zonewise.embedded.leftovers.record import lock_record
 from zonewise.runtime.process.logs import logger
 

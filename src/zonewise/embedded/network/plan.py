@@ -18,7 +18,7 @@ from zonewise.api.objects.core import Node
 from zonewise.api.objects.discovery import LeanEndpointSlice
 from zonewise.api.objects.pod import Pod
 from zonewise.api.objects.pod_state import FINISHED
-from zonewise.components.kubelet import FAILED, KUBELET
+from zonewise.embedded.components.kubelet import FAILED, KUBELET
 from zonewise.topology import zone_of
 from zonewise.traffic.routes import parse_address
 

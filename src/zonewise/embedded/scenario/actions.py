@@ -27,9 +27,9 @@ from zonewise.api import Node, Pod
 from zonewise.api.errors import ConfigError, NotFound, TooManyRequests
 from zonewise.api.objects.apps import DaemonSet
 from zonewise.api.unstructured import unstructured
-from zonewise.components.kubelet import FAILED
 from zonewise.csi.takeover.status import CONFIG, KEY
 from zonewise.embedded.cluster import EmbeddedCluster
+from zonewise.embedded.components.kubelet import FAILED
 from zonewise.embedded.scenario.assertions import Measurements
 from zonewise.embedded.seed.nodes import node_manifest
 from zonewise.embedded.seed.seed_marker import NAMESPACE, ConfigMap

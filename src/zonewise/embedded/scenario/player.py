@@ -25,9 +25,9 @@ from zonewise.api.errors import ZonewiseError
 from zonewise.api.meta import Key
 from zonewise.api.objects.pod import Pod
 from zonewise.api.values import times
-from zonewise.components.kubelet import DUAL_STACK
-from zonewise.components.kubelet.stages import default_stages, timed
 from zonewise.embedded.cluster import ClusterSettings, EmbeddedCluster, Parts
+from zonewise.embedded.components.kubelet import DUAL_STACK
+from zonewise.embedded.components.kubelet.stages import default_stages, timed
 from zonewise.embedded.scenario.actions import Action, ActionContext
 from zonewise.embedded.scenario.assertions import OF_SERVICES, Assertion, Measurements
 from zonewise.embedded.scenario.scenario import Obj, Scenario, ScenarioStep

@@ -35,14 +35,14 @@ from typing import Any
 import msgspec
 
 from zonewise.api.errors import ConfigError, ParseError
+from zonewise.api.text import yamltext
+from zonewise.api.text.decode_errors import decode_error_text
 from zonewise.api.values import times
-from zonewise.components.workloads.removal import RemovalMode
+from zonewise.embedded.components.workloads.removal import RemovalMode
 from zonewise.embedded.scenario.actions import Action
 from zonewise.embedded.scenario.assertions import Assertion
 from zonewise.embedded.seed.demo import shop
 from zonewise.embedded.seed.nodes import NodeLayout
-from zonewise.machinery.text import yamltext
-from zonewise.machinery.text.decode_errors import decode_error_text
 
 Obj = dict[str, Any]
 

@@ -32,8 +32,8 @@ from typing import Any
 from zonewise.api.objects.pod_state import FINISHED
 from zonewise.api.objects.storage import LEGACY_CLASS
 from zonewise.api.values.printable import visible
-from zonewise.components.volumes.provisioner import STANDARD as STANDARD_CLASS
-from zonewise.components.volumes.well_known import PROVISIONED_BY
+from zonewise.embedded.components.volumes.provisioner import STANDARD as STANDARD_CLASS
+from zonewise.embedded.components.volumes.well_known import PROVISIONED_BY
 from zonewise.embedded.seed.dump_volumes import (
     CLAIM_SIZE,
     UNBOUND,

@@ -17,8 +17,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from zonewise.api.objects.storage import is_default_class
-from zonewise.components.volumes.provisioner import STANDARD
-from zonewise.components.volumes.well_known import (
+from zonewise.embedded.components.volumes.provisioner import STANDARD
+from zonewise.embedded.components.volumes.well_known import (
     DRIVER,
     EMBEDDED,
     NO_PROVISIONER,

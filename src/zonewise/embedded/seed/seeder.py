@@ -23,7 +23,7 @@ from typing import Any
 from zonewise.api.errors import AlreadyExists, Forbidden, NotFound, ZonewiseError
 from zonewise.api.resource import Resource
 from zonewise.api.unstructured import unstructured
-from zonewise.apiserver.registry import Registry
+from zonewise.embedded.apiserver.registry import Registry
 from zonewise.runtime.client.client import Client
 
 Obj = dict[str, Any]

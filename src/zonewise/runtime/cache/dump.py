@@ -30,9 +30,9 @@ from zonewise.api.codec import convert, decoder
 from zonewise.api.errors import ConfigError, ParseError
 from zonewise.api.meta import Object
 from zonewise.api.struct import Struct
+from zonewise.api.text import jsontext, yamltext
+from zonewise.api.text.jsontext import DEPTH_LIMIT
 from zonewise.api.unstructured import Unstructured
-from zonewise.machinery.text import jsontext, yamltext
-from zonewise.machinery.text.jsontext import DEPTH_LIMIT
 
 T = TypeVar("T", bound=Object | Unstructured)
 

@@ -21,8 +21,8 @@ from pathlib import Path
 from zonewise.csi.backends.ceph import client_conf, fuse
 from zonewise.csi.backends.ceph.subvolumes import FILE_SYSTEM
 from zonewise.csi.backends.contract import Usage, Wanted
-from zonewise.csi.backends.embedded import mounts
-from zonewise.csi.backends.embedded.node import FolderNode
+from zonewise.csi.backends.folders import mounts
+from zonewise.csi.backends.folders.node import FolderNode
 from zonewise.csi.status import Code, CsiError, not_found, precondition
 from zonewise.storage.configuration import CephCluster
 from zonewise.storage.journal import JournalEntry

@@ -21,7 +21,7 @@ from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 from zonewise.csi.backends.ceph import client_conf
-from zonewise.csi.backends.embedded import loops, mounts
+from zonewise.csi.backends.folders import loops, mounts
 from zonewise.csi.status import Code, CsiError, aborted
 from zonewise.storage.configuration import CephCluster
 from zonewise.storage.journal import JournalEntry

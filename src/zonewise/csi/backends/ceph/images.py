@@ -41,7 +41,7 @@ from zonewise.csi.backends.ceph.journals.pools import (
 from zonewise.csi.backends.ceph.mapped import MOUNTER, check_mounter
 from zonewise.csi.backends.ceph.pool_states import PoolStates
 from zonewise.csi.backends.contract import BLOCK
-from zonewise.csi.backends.embedded import filesystems
+from zonewise.csi.backends.folders import filesystems
 from zonewise.csi.status import Code, CsiError, aborted, exhausted, invalid
 from zonewise.runtime.process.logs import logger
 from zonewise.storage.configuration import StorageConfiguration

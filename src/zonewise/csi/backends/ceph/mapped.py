@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from zonewise.csi.backends.ceph import client_conf
-from zonewise.csi.backends.embedded import filesystems, mounts
+from zonewise.csi.backends.folders import filesystems, mounts
 from zonewise.csi.status import Code, CsiError, aborted, invalid
 from zonewise.storage.configuration import CephCluster
 from zonewise.storage.journal import JournalEntry

@@ -40,8 +40,8 @@ from zonewise.csi.backends.ceph.mapped import (
     check_mounter,
 )
 from zonewise.csi.backends.contract import BLOCK, Wanted
-from zonewise.csi.backends.embedded import filesystems, mounts
-from zonewise.csi.backends.embedded.node import FolderNode
+from zonewise.csi.backends.folders import filesystems, mounts
+from zonewise.csi.backends.folders.node import FolderNode
 from zonewise.csi.status import not_found, precondition
 from zonewise.storage.configuration import CephCluster
 from zonewise.storage.identifiers import Stored

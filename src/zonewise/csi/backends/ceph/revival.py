@@ -19,7 +19,7 @@ from pathlib import Path
 from zonewise.csi.backends.ceph import fuse
 from zonewise.csi.backends.ceph.node import NodeClusters, RbdNode
 from zonewise.csi.backends.contract import Usage, Wanted
-from zonewise.csi.backends.embedded import loops, mounts
+from zonewise.csi.backends.folders import loops, mounts
 from zonewise.csi.status import Code, CsiError
 from zonewise.runtime.process.logs import logger
 from zonewise.storage.journal import JournalEntry

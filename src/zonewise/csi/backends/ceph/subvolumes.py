@@ -35,7 +35,7 @@ from zonewise.csi.backends.ceph.images import MARK, PREFIX, image_name
 from zonewise.csi.backends.ceph.journals.pools import JournalPools, claim_names, pool_gone
 from zonewise.csi.backends.ceph.pool_states import PoolStates
 from zonewise.csi.backends.contract import FOLDER
-from zonewise.csi.backends.embedded import mounts
+from zonewise.csi.backends.folders import mounts
 from zonewise.csi.status import Code, CsiError, aborted, exhausted, invalid
 from zonewise.storage.configuration import StorageConfiguration
 from zonewise.storage.identifiers import Stored, parse_id

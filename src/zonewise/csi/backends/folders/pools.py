@@ -1,0 +1,291 @@
+"""Pools as folders: the controller half of the embedded backend.
+
+::
+
+    <data>/pools/<pool>/vol-<uuid>.img       an image: block, ext4, xfs
+    <data>/pools/<pool>/vol-<uuid>           a folder
+    <data>/pools/<pool>/vol-<uuid>.partial   a folder that is being copied or removed
+    <data>/pools/<pool>/snap-…               the same for snapshots
+
+The limit of a pool is what its configuration says; what is promised is counted by the journal, in
+one step with the reservation, so no number of racing controllers promises the same bytes twice.
+Images are sparse: a pool that is larger than the disk below it is reported at the start, and a disk
+that is full is RESOURCE_EXHAUSTED with nothing left behind.
+
+A copy is taken from an image that is in use after its file systems were frozen, so it is as after a
+power failure at one moment; from a device, after its cache was written.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import quote, unquote
+
+from zonewise.csi.backends.contract import BLOCK, FOLDER
+from zonewise.csi.backends.folders import copies, filesystems, loops, mounts
+from zonewise.csi.backends.folders.marks import read_mark, upgrade_mark
+from zonewise.csi.private_folder import make_folder
+from zonewise.csi.status import Code, CsiError, exhausted, invalid, precondition
+from zonewise.runtime.process.logs import logger
+from zonewise.storage.configuration import StorageConfiguration
+from zonewise.storage.identifiers import Stored
+from zonewise.storage.journal import Image, Journal, JournalEntry
+from zonewise.storage.parameters import ClassParameters
+from zonewise.storage.pools import PoolState
+
+POOLS = "pools"
+IMAGE = ".img"
+FORMATTING = ".mkfs"
+_UNIT = 4096
+_PREFIX = {Stored.VOLUME: "vol-", Stored.SNAPSHOT: "snap-"}
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+_log = logger("csi")
+
+
+class FolderPools:
+    """The pools of a data folder."""
+
+    further: frozenset[str] = frozenset()
+    evident = False
+
+    def __init__(self, data: Path, journal: Journal, *, privileged: bool) -> None:
+        self._root = data / POOLS
+        self._journal = journal
+        self.privileged = privileged
+        make_folder(self._root)
+
+    def prepare(self, configuration: StorageConfiguration) -> None:
+        """Make the folders of declared pools, and say so where they promise more than the disk."""
+        declared = 0
+        for name, state in configuration.states.items():
+            make_folder(self.folder(name))
+            declared += state.capacity
+        disk = shutil.disk_usage(self._root).total
+        if declared > disk:
+            _log.warning(
+                "the pools are declared larger than the disk below them",
+                declared=declared,
+                disk=disk,
+                folder=str(self._root),
+            )
+
+    def thaw(self) -> None:
+        """Thaw file systems that a killed controller had frozen for a copy; not a live one's."""
+        if self.privileged:
+            for image in self._root.glob(f"*/*{IMAGE}"):
+                for one in _mounted(image):
+                    with suppress(CsiError), copies.alone(image, wait=False):
+                        copies.thaw(one.target)
+
+    def upgrade_marks(self) -> None:
+        """Move the marks of earlier versions to where tenants cannot change them."""
+        for path in self._root.glob("*/*"):
+            if not path.is_symlink():
+                upgrade_mark(path)
+
+    def folder(self, pool: str) -> Path:
+        """The folder of a pool; any name is a single name there."""
+        return self._root / (quote(pool, safe="").replace(".", "%2E"))
+
+    @property
+    def data(self) -> Path:
+        """The folder of pools and journal."""
+        return self._root.parent
+
+    def shown_at(self, path: Path, uuid: str) -> bool:
+        """Whether a volume is mounted at a path: its image through a loop device, or its folder."""
+        image = self.file(uuid)
+        device = mounts.device_at(path)
+        if device is not None and (backing := loops.backing(device)) is not None:
+            return backing.name.removesuffix(loops.DELETED) == image.name
+        mounted = mounts.at(path)
+        return mounted is not None and mounted.root_name == image.stem
+
+    def path(self, entry: JournalEntry) -> Path:
+        """Where an entry's image or folder is."""
+        name = _PREFIX[entry.stored] + entry.uuid
+        suffix = "" if entry.access == FOLDER else IMAGE
+        return self.folder(entry.pool) / (name + suffix)
+
+    def file(self, uuid: str) -> Path:
+        """The name of a volume's image, in whichever pool it is."""
+        return Path(f"{_PREFIX[Stored.VOLUME]}{uuid}{IMAGE}")
+
+    def states(self, configuration: StorageConfiguration) -> Mapping[str, PoolState]:
+        """The declared limits with what is promised of them."""
+        promised = self._journal.promised()
+        return {
+            name: replace(state, promised=promised.get(name, 0))
+            for name, state in configuration.states.items()
+        }
+
+    def attributes(self, parameters: ClassParameters, request: Mapping[str, str]) -> dict[str, str]:
+        """Folders need to remember nothing."""
+        return {}
+
+    def access(self, file_system: str, *, block: bool, shared: bool) -> str:
+        """An image for a device or file system; a folder for many writing nodes."""
+        if block and not self.privileged:
+            raise invalid("block volumes need root; without it volumes are folders")
+        if block and shared:
+            raise invalid("a block volume cannot be written by several nodes here")
+        if block:
+            return BLOCK
+        if file_system and file_system not in filesystems.KNOWN:
+            raise invalid(f"fs_type {file_system!r} is not known; use ext4 or xfs")
+        if file_system and not self.privileged:
+            raise invalid(f"fs_type {file_system} needs root; leave it out: volumes are folders")
+        if shared and file_system:
+            raise invalid(
+                f"{file_system} cannot be written by several nodes; leave fs_type out for a folder"
+            )
+        return FOLDER if shared or not self.privileged else file_system or filesystems.EXT4
+
+    def size(self, bytes: int, access: str) -> int:
+        """Whole pages, and what the file system needs at least."""
+        return max(-(-bytes // _UNIT) * _UNIT, filesystems.SMALLEST.get(access, _UNIT))
+
+    def image(self, entry: JournalEntry) -> Image | None:
+        """The image or folder of an entry, if it exists."""
+        path = self.path(entry)
+        partial = path.with_name(path.name + copies.PARTIAL)
+        complete = path.exists()
+        if not complete and not partial.exists():
+            return None
+        mark = read_mark(path) if complete else None
+        return Image(
+            pool=entry.pool,
+            uuid=entry.uuid,
+            bytes=_bytes(path, entry) if complete else 0,
+            stored=entry.stored,
+            ours=mark is None or mark == entry.name,
+            complete=complete,
+        )
+
+    def make(self, entry: JournalEntry, source: JournalEntry | None) -> bool:
+        """Make an image or folder, empty or as a copy; False if the name is taken."""
+        path = self.path(entry)
+        make_folder(path.parent)
+        try:
+            if source is None:
+                self._make(entry, path, None)
+                return True
+            origin = self.path(source)
+            with self._quiet(source, origin):
+                self._make(entry, path, origin)
+        except FileExistsError:
+            return False
+        except FileNotFoundError:
+            raise CsiError(
+                Code.INTERNAL, f"{entry.source or entry.name}: its data is not in the pool any more"
+            ) from None
+        except OSError as error:
+            if error.errno in _FULL:
+                raise exhausted(f"the disk below pool {entry.pool} is full") from error
+            raise CsiError(
+                Code.UNAVAILABLE, f"pool {entry.pool} cannot be written: {error.strerror}"
+            ) from error
+        return True
+
+    def remove(self, entry: JournalEntry) -> None:
+        """Remove an image or folder, finished or not; one with another mark stays, and is named.
+
+        An answer that it is removed would let its journal entry go, and the data stay for ever.
+        """
+        path = self.path(entry)
+        image = self.image(entry)
+        if image is not None and not image.ours:
+            raise precondition(
+                f"{path} is marked as belonging to another name than {entry.name}, so nothing is"
+                " deleted; correct its attribute trusted.zonewise.name if it is this volume, else"
+                " move it away"
+            )
+        try:
+            if entry.access == FOLDER:
+                copies.remove_folder(path)
+                return
+            path.with_name(path.name + FORMATTING).unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise CsiError(
+                Code.UNAVAILABLE, f"{path.name} cannot be removed: {error.strerror}"
+            ) from error
+
+    def grow(self, entry: JournalEntry) -> bool:
+        """Make an image as large as its entry says; nodes follow with devices and file systems."""
+        if entry.access == FOLDER:
+            return False
+        path = self.path(entry)
+        try:
+            if path.stat().st_size < entry.bytes:
+                os.truncate(path, entry.bytes)
+        except FileNotFoundError:
+            raise CsiError(Code.INTERNAL, f"{path.name} is not in its pool any more") from None
+        return True
+
+    def in_use(self, entry: JournalEntry) -> str:
+        """Where it is attached or mounted on this machine."""
+        path = self.path(entry)
+        if not self.privileged or not path.exists():
+            return ""
+        if entry.access == FOLDER:
+            return ", ".join(str(one.target) for one in mounts.of_folder(path))
+        return ", ".join(str(device) for device in loops.find(path))
+
+    def images(self) -> Sequence[Image]:
+        """Everything in all folders of pools, declared or not."""
+        return sorted(self._images(), key=lambda image: (image.pool, image.uuid))
+
+    def _images(self) -> Iterator[Image]:
+        for path in self._root.glob("*/*"):
+            name = path.name.removesuffix(copies.PARTIAL).removesuffix(FORMATTING)
+            stem = name.removesuffix(IMAGE)
+            stored = Stored.SNAPSHOT if stem.startswith(_PREFIX[Stored.SNAPSHOT]) else Stored.VOLUME
+            if path.name.endswith(FORMATTING) and path.with_name(name).exists():
+                continue  # beside its image it is a step of stage, which the next one repeats
+            yield Image(
+                pool=unquote(path.parent.name),
+                uuid=stem.removeprefix(_PREFIX[stored]),
+                bytes=path.lstat().st_size,
+                stored=stored,
+                complete=path.name == name,
+            )
+
+    def _make(self, entry: JournalEntry, path: Path, origin: Path | None) -> None:
+        if entry.access == FOLDER:
+            copies.make_folder(path, entry.name, origin)
+        else:
+            copies.make_image(path, entry.bytes, entry.name, origin)
+
+    @contextmanager
+    def _quiet(self, source: JournalEntry, origin: Path) -> Iterator[None]:
+        if not self.privileged or source.access == FOLDER or source.stored is Stored.SNAPSHOT:
+            yield
+            return
+        mounted = _mounted(origin)
+        with copies.alone(origin) if mounted else nullcontext(), copies.frozen(mounted):
+            for device in loops.find(origin):
+                loops.flush(device)
+            yield
+
+
+def _mounted(image: Path) -> list[mounts.Mounted]:
+    """One mount per file system on an image that is mounted."""
+    found: dict[tuple[int, int], mounts.Mounted] = {}
+    for device in loops.find(image):
+        for one in mounts.of_device(device):
+            if one.file_system in filesystems.KNOWN:
+                found.setdefault(one.device, one)
+    return list(found.values())
+
+
+def _bytes(path: Path, entry: JournalEntry) -> int:
+    """What an image can hold; a folder has no size of its own but the promised one."""
+    return entry.bytes if entry.access == FOLDER else path.stat().st_size

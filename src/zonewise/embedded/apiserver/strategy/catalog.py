@@ -1,0 +1,222 @@
+"""Which rules hold for which kind.
+
+Kinds with rules by hand have a class in a module of their own; the others get the shared rules with
+the facts below, which were read off a real API server (and are checked against one by the contract
+tests).
+"""
+
+from __future__ import annotations
+
+from zonewise.embedded.apiserver.auth.authorization import Authorizer
+from zonewise.embedded.apiserver.strategy.base import Rules
+from zonewise.embedded.apiserver.strategy.cluster.configs import (
+    AccountRules,
+    ConfigMapRules,
+    SecretRules,
+)
+from zonewise.embedded.apiserver.strategy.cluster.custom_resources import DefinitionRules
+from zonewise.embedded.apiserver.strategy.cluster.events import EventRules, NewEventRules
+from zonewise.embedded.apiserver.strategy.cluster.leases import LeaseRules
+from zonewise.embedded.apiserver.strategy.cluster.nodes import NamespaceRules, NodeRules
+from zonewise.embedded.apiserver.strategy.cluster.quotas import LimitRangeRules, QuotaRules
+from zonewise.embedded.apiserver.strategy.cluster.roles import BindingRules, RoleRules
+from zonewise.embedded.apiserver.strategy.cluster.signing_requests import SigningRules
+from zonewise.embedded.apiserver.strategy.cluster.webhooks import HookRules
+from zonewise.embedded.apiserver.strategy.network.allocation import Allocation
+from zonewise.embedded.apiserver.strategy.network.ingresses import (
+    AddressRules,
+    IngressClassRules,
+    IngressRules,
+    NetworkPolicyRules,
+)
+from zonewise.embedded.apiserver.strategy.network.services import ServiceRules
+from zonewise.embedded.apiserver.strategy.network.slices import EndpointsRules, SliceRules
+from zonewise.embedded.apiserver.strategy.pod.pods import PodRules
+from zonewise.embedded.apiserver.strategy.storage.drivers import (
+    AttachmentRules,
+    CapacityRules,
+    DriverNodeRules,
+    DriverRules,
+    StorageClassRules,
+)
+from zonewise.embedded.apiserver.strategy.storage.volumes import ClaimRules, VolumeRules
+from zonewise.embedded.apiserver.strategy.workload.autoscalers import AutoscalerRules
+from zonewise.embedded.apiserver.strategy.workload.budgets import BudgetRules, PriorityRules
+from zonewise.embedded.apiserver.strategy.workload.deployments import (
+    DeploymentRules,
+    PodTemplateRules,
+    ReplicaSetRules,
+    ReplicationControllerRules,
+    RevisionRules,
+)
+from zonewise.embedded.apiserver.strategy.workload.jobs import CronJobRules, JobRules
+from zonewise.embedded.apiserver.strategy.workload.sets import DaemonSetRules, StatefulSetRules
+from zonewise.embedded.machinery.fields.reset_fields import STATUS_WITHOUT_METADATA
+
+COUNTED = frozenset(
+    {
+        "/podtemplates",
+        "/replicationcontrollers",
+        "admissionregistration.k8s.io/mutatingadmissionpolicies",
+        "admissionregistration.k8s.io/mutatingadmissionpolicybindings",
+        "admissionregistration.k8s.io/validatingadmissionpolicies",
+        "admissionregistration.k8s.io/validatingadmissionpolicybindings",
+        "admissionregistration.k8s.io/mutatingwebhookconfigurations",
+        "admissionregistration.k8s.io/validatingwebhookconfigurations",
+        "apiextensions.k8s.io/customresourcedefinitions",
+        "apps/daemonsets",
+        "apps/deployments",
+        "apps/replicasets",
+        "apps/statefulsets",
+        "batch/cronjobs",
+        "batch/jobs",
+        "discovery.k8s.io/endpointslices",
+        "flowcontrol.apiserver.k8s.io/flowschemas",
+        "flowcontrol.apiserver.k8s.io/prioritylevelconfigurations",
+        "networking.k8s.io/ingressclasses",
+        "networking.k8s.io/ingresses",
+        "networking.k8s.io/networkpolicies",
+        "/pods",
+        "policy/poddisruptionbudgets",
+        "resource.k8s.io/deviceclasses",
+        "resource.k8s.io/resourceslices",
+        "scheduling.k8s.io/priorityclasses",
+        "storage.k8s.io/csidrivers",
+    }
+)
+"""Kinds with a generation."""
+
+ANSWERS_DELETED = frozenset(
+    {
+        "/namespaces",
+        "/persistentvolumeclaims",
+        "/persistentvolumes",
+        "/pods",
+        "/podtemplates",
+        "/resourcequotas",
+        "/serviceaccounts",
+        "/services",
+        "apiextensions.k8s.io/customresourcedefinitions",
+        "resource.k8s.io/deviceclasses",
+        "resource.k8s.io/resourceclaims",
+        "resource.k8s.io/resourceclaimtemplates",
+        "resource.k8s.io/resourceslices",
+        "storage.k8s.io/csidrivers",
+        "storage.k8s.io/csinodes",
+        "storage.k8s.io/storageclasses",
+        "storage.k8s.io/volumeattachments",
+        "storage.k8s.io/volumeattributesclasses",
+    }
+)
+"""Kinds whose deletion answers the object."""
+
+VERSIONED_UPDATES = frozenset(
+    {
+        "admissionregistration.k8s.io/mutatingadmissionpolicies",
+        "admissionregistration.k8s.io/mutatingadmissionpolicybindings",
+        "admissionregistration.k8s.io/mutatingwebhookconfigurations",
+        "admissionregistration.k8s.io/validatingadmissionpolicies",
+        "admissionregistration.k8s.io/validatingadmissionpolicybindings",
+        "admissionregistration.k8s.io/validatingwebhookconfigurations",
+        "apiextensions.k8s.io/customresourcedefinitions",
+        "coordination.k8s.io/leases",
+        "node.k8s.io/runtimeclasses",
+        "policy/poddisruptionbudgets",
+        "storage.k8s.io/csidrivers",
+        "storage.k8s.io/csinodes",
+        "storage.k8s.io/csistoragecapacities",
+        "storage.k8s.io/volumeattachments",
+    }
+)
+"""Kinds whose PUT must carry a resourceVersion."""
+
+CREATED_BY_UPDATE = frozenset(
+    {
+        "/endpoints",
+        "/events",
+        "/limitranges",
+        "/services",
+        "coordination.k8s.io/leases",
+        "events.k8s.io/events",
+        "node.k8s.io/runtimeclasses",
+        "rbac.authorization.k8s.io/clusterrolebindings",
+        "rbac.authorization.k8s.io/clusterroles",
+        "rbac.authorization.k8s.io/rolebindings",
+        "rbac.authorization.k8s.io/roles",
+    }
+)
+"""Kinds whose PUT creates what is missing."""
+
+RBAC = "rbac.authorization.k8s.io"
+
+
+class Catalog:
+    """Makes the rules of each stored kind, once."""
+
+    def __init__(self, *, allocation: Allocation, authorizer: Authorizer) -> None:
+        self._made: dict[str, Rules] = {
+            "/configmaps": ConfigMapRules(),
+            "/endpoints": EndpointsRules(),
+            "/events": EventRules(),
+            "/limitranges": LimitRangeRules(),
+            "/namespaces": NamespaceRules(),
+            "/nodes": NodeRules(),
+            "/pods": PodRules(),
+            "/podtemplates": PodTemplateRules(),
+            "/replicationcontrollers": ReplicationControllerRules(),
+            "/persistentvolumeclaims": ClaimRules(),
+            "/persistentvolumes": VolumeRules(),
+            "/resourcequotas": QuotaRules(),
+            "/secrets": SecretRules(),
+            "/serviceaccounts": AccountRules(),
+            "/services": ServiceRules(allocation),
+            "admissionregistration.k8s.io/mutatingwebhookconfigurations": HookRules(),
+            "admissionregistration.k8s.io/validatingwebhookconfigurations": HookRules(),
+            "apiextensions.k8s.io/customresourcedefinitions": DefinitionRules(),
+            "apps/controllerrevisions": RevisionRules(),
+            "apps/daemonsets": DaemonSetRules(),
+            "apps/deployments": DeploymentRules(),
+            "apps/replicasets": ReplicaSetRules(),
+            "apps/statefulsets": StatefulSetRules(),
+            "autoscaling/horizontalpodautoscalers": AutoscalerRules(),
+            "batch/cronjobs": CronJobRules(),
+            "batch/jobs": JobRules(),
+            "certificates.k8s.io/certificatesigningrequests": SigningRules(),
+            "coordination.k8s.io/leases": LeaseRules(),
+            "discovery.k8s.io/endpointslices": SliceRules(),
+            "events.k8s.io/events": NewEventRules(),
+            "networking.k8s.io/ingressclasses": IngressClassRules(),
+            "networking.k8s.io/ipaddresses": AddressRules(),
+            "networking.k8s.io/ingresses": IngressRules(),
+            "networking.k8s.io/networkpolicies": NetworkPolicyRules(),
+            "storage.k8s.io/csidrivers": DriverRules(),
+            "storage.k8s.io/csinodes": DriverNodeRules(),
+            "storage.k8s.io/csistoragecapacities": CapacityRules(),
+            "storage.k8s.io/storageclasses": StorageClassRules(),
+            "storage.k8s.io/volumeattachments": AttachmentRules(),
+            "policy/poddisruptionbudgets": BudgetRules(),
+            "scheduling.k8s.io/priorityclasses": PriorityRules(),
+        }
+        for kind, plural in (("Role", "roles"), ("ClusterRole", "clusterroles")):
+            self._made[f"{RBAC}/{plural}"] = RoleRules(authorizer, kind, plural)
+        for kind, plural in (
+            ("RoleBinding", "rolebindings"),
+            ("ClusterRoleBinding", "clusterrolebindings"),
+        ):
+            self._made[f"{RBAC}/{plural}"] = BindingRules(authorizer, kind, plural)
+
+    def allocating(self) -> dict[str, Rules]:
+        """The rules that take what must be unique in the cluster, by stored kind."""
+        return {storage: rules for storage, rules in self._made.items() if rules.allocates}
+
+    def of(self, storage: str) -> Rules:
+        """The rules of a stored kind."""
+        rules = self._made.get(storage)
+        if rules is None:
+            rules = self._made[storage] = Rules()
+        rules.generation = storage in COUNTED
+        rules.answers_deleted = storage in ANSWERS_DELETED
+        rules.blind_update = storage not in VERSIONED_UPDATES
+        rules.creates_on_update = storage in CREATED_BY_UPDATE
+        rules.status_keeps_metadata = storage in STATUS_WITHOUT_METADATA
+        return rules

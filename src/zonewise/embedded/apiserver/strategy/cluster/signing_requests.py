@@ -1,0 +1,49 @@
+"""CertificateSigningRequests: the requester is the authenticated user, whatever the body says."""
+
+from __future__ import annotations
+
+from zonewise.embedded.apiserver.strategy.base import Obj, Rules, StrategyContext
+
+VERDICTS = frozenset({"Approved", "Denied"})
+
+
+class SigningRules(Rules):
+    """The rules of CertificateSigningRequests."""
+
+    selectable = frozenset({"spec.signerName"})
+
+    def fields(self, obj: Obj) -> dict[str, str]:
+        """The values of the selectable fields."""
+        return {"spec.signerName": (obj.get("spec") or {}).get("signerName", "")}
+
+    def prepare_create(self, obj: Obj, context: StrategyContext) -> None:
+        """The requester is the authenticated user."""
+        obj["status"] = {}
+        spec = obj.setdefault("spec", {})
+        for key in ("uid", "extra"):
+            spec.pop(key, None)
+        user = context.user
+        spec["username"] = user.name
+        spec["groups"] = list(user.groups)
+        if user.uid:
+            spec["uid"] = user.uid
+        if user.extra:
+            spec["extra"] = {key: list(values) for key, values in user.extra}
+
+    def prepare_update(self, obj: Obj, old: Obj, context: StrategyContext) -> None:
+        """The request does not change; an approval does not sign."""
+        obj["spec"] = old.get("spec") or {}
+        if context.subresource == "approval":
+            status = obj.setdefault("status", {})
+            status.pop("certificate", None)
+            if signed := (old.get("status") or {}).get("certificate"):
+                status["certificate"] = signed
+
+    def prepare_status(self, obj: Obj, old: Obj, context: StrategyContext) -> None:
+        """A signer neither approves nor denies."""
+        conditions = (obj.get("status") or {}).get("conditions") or []
+        before = (old.get("status") or {}).get("conditions") or []
+        kept = [one for one in before if one.get("type") in VERDICTS]
+        fresh = [one for one in conditions if one.get("type") not in VERDICTS]
+        if kept or fresh or "conditions" in (obj.get("status") or {}):
+            obj["status"]["conditions"] = [*kept, *fresh]

@@ -1,0 +1,21 @@
+"""Whether an expression in an object can be compiled at all."""
+
+from __future__ import annotations
+
+
+def condition_fault(text: str) -> str:
+    """Why an expression is no match condition; empty where it is one.
+
+    One that uses ``authorizer`` is accepted, as by a real server, and fails when it is evaluated.
+    """
+    # Loading the language is slow, and most servers never get an expression.
+    from zonewise.embedded.machinery.cel import CompileError
+    from zonewise.embedded.machinery.cel.match_conditions import AuthorizerUsed, condition_of
+
+    try:
+        condition_of(text)
+    except AuthorizerUsed:
+        return ""
+    except CompileError as error:
+        return str(error)
+    return ""

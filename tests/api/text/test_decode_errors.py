@@ -1,0 +1,64 @@
+"""Faults of files in words of YAML."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+import pytest
+
+from zonewise.api.text.decode_errors import decode_error_text
+
+
+class Step(msgspec.Struct, forbid_unknown_fields=True):
+    """A part of a file."""
+
+    at: str
+    do: str | list[str] = ""
+    way: Literal["fast", "slow"] = "fast"
+    labels: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+class Plan(msgspec.Struct, forbid_unknown_fields=True):
+    """A file."""
+
+    steps: list[Step]
+    seed: int = 1
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("hello", "the file must be a mapping, not text"),
+        (None, "the file must be a mapping, not empty"),
+        ({}, "the file lacks steps"),
+        ({"steps": 3}, "steps must be a list, not a number"),
+        ({"steps": [{}]}, "steps[0] lacks at"),
+        ({"steps": [{"at": 3}]}, "steps[0].at must be text, not a number; write it in quotes"),
+        ({"steps": [{"at": "0", "do": 3}]}, "steps[0].do must be text or a list, not a number"),
+        ({"steps": [{"at": "0", "foo": 1}]}, "steps[0] has foo, which is unknown"),
+        ({"steps": [{"at": "0", "way": "x"}]}, "steps[0].way cannot be 'x'"),
+        ({"steps": [], "seed": "x"}, "seed must be a number, not text"),
+        (
+            {"steps": [{"at": "0", "labels": {"a": True}}]},
+            "steps[0].labels must be text, not true or false; write it in quotes",
+        ),
+    ],
+)
+def test_words(value: Any, said: str) -> None:
+    """Where it is, what it must be and what it is, without a library's names of types."""
+    with pytest.raises(msgspec.ValidationError) as caught:
+        msgspec.convert(value, Plan)
+    assert decode_error_text(caught.value) == said
+
+
+def test_a_list() -> None:
+    """Entries of a file that is a list are called so."""
+    with pytest.raises(msgspec.ValidationError) as caught:
+        msgspec.convert([{}], list[Step])
+    assert decode_error_text(caught.value) == "entry [0] lacks at"
+
+
+def test_what_is_not_known_is_kept() -> None:
+    """A fault of another form is told as it is, with its place."""
+    assert decode_error_text(msgspec.ValidationError("Too long - at `$.a`")) == "a: Too long"

@@ -1,0 +1,147 @@
+"""Role-based access control, without a server."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zonewise.embedded.apiserver.auth.authorization import (
+    MASTERS,
+    Attempt,
+    Authorizer,
+    PolicyRule,
+    refusal,
+)
+from zonewise.embedded.apiserver.request.call import User
+
+BOB = User("bob", ("devs",))
+
+
+def role(*rules: dict[str, list[str]]) -> dict[str, object]:
+    """A role with these rules."""
+    return {"rules": list(rules)}
+
+
+def binding(kind: str, name: str, *subjects: dict[str, str]) -> dict[str, object]:
+    """A binding of a role to subjects."""
+    return {"roleRef": {"kind": kind, "name": name}, "subjects": list(subjects)}
+
+
+READ_PODS = {"verbs": ["get", "list"], "apiGroups": [""], "resources": ["pods"]}
+USER_BOB = {"kind": "User", "name": "bob"}
+
+
+def test_nothing_is_allowed_without_a_role() -> None:
+    """A user without bindings may do nothing."""
+    assert not Authorizer().judge(BOB, Attempt(verb="get", resource="pods")).allowed
+
+
+def test_masters_need_no_role() -> None:
+    """Members of system:masters may do everything, whatever the roles say."""
+    owner = User("anybody", (MASTERS,))
+    assert Authorizer().judge(owner, Attempt(verb="delete", resource="nodes", name="n")).allowed
+
+
+def test_role_binding_holds_in_its_namespace_only() -> None:
+    """A RoleBinding gives a ClusterRole's rules in its own namespace and nowhere else."""
+    roles = Authorizer()
+    roles.put_role("", "reader", role(READ_PODS))
+    roles.put_binding("a", "bob", binding("ClusterRole", "reader", USER_BOB))
+    assert roles.judge(BOB, Attempt(verb="get", resource="pods", namespace="a")).allowed
+    assert not roles.judge(BOB, Attempt(verb="get", resource="pods", namespace="b")).allowed
+    assert not roles.judge(BOB, Attempt(verb="list", resource="pods")).allowed
+
+
+def test_cluster_role_binding_holds_everywhere() -> None:
+    """A ClusterRoleBinding holds in every namespace and across them, also for groups."""
+    roles = Authorizer()
+    roles.put_role("", "reader", role(READ_PODS))
+    roles.put_binding(
+        "", "devs", binding("ClusterRole", "reader", {"kind": "Group", "name": "devs"})
+    )
+    assert roles.judge(BOB, Attempt(verb="list", resource="pods")).allowed
+    verdict = roles.judge(BOB, Attempt(verb="get", resource="pods", namespace="x"))
+    assert 'ClusterRoleBinding "devs"' in verdict.reason
+    assert 'Group "devs"' in verdict.reason
+
+
+def test_changes_take_effect_at_once() -> None:
+    """A decision that was remembered is forgotten when a role or a binding changes."""
+    roles = Authorizer()
+    act = Attempt(verb="get", resource="pods")
+    roles.put_role("", "reader", role(READ_PODS))
+    roles.put_binding("", "b", binding("ClusterRole", "reader", USER_BOB))
+    assert roles.judge(BOB, act).allowed
+    roles.put_binding("", "b", None)
+    assert not roles.judge(BOB, act).allowed
+    roles.put_binding("", "b", binding("ClusterRole", "reader", USER_BOB))
+    roles.put_role("", "reader", None)
+    assert not roles.judge(BOB, act).allowed
+
+
+def test_names_and_subresources_are_precise() -> None:
+    """Rules for one object or one subresource give nothing beside them."""
+    rule = PolicyRule.read(
+        {
+            "verbs": ["update"],
+            "apiGroups": ["apps"],
+            "resources": ["deployments/scale"],
+            "resourceNames": ["web"],
+        }
+    )
+    scale = Attempt(
+        verb="update", group="apps", resource="deployments", subresource="scale", name="web"
+    )
+    assert rule.allows(scale)
+    assert not rule.allows(Attempt(verb="update", group="apps", resource="deployments", name="web"))
+    other = Attempt(
+        verb="update", group="apps", resource="deployments", subresource="scale", name="other"
+    )
+    assert not rule.allows(other)
+
+
+def test_any_resource_with_a_subresource() -> None:
+    """`*/scale` is the scale of everything and nothing else of it."""
+    rule = PolicyRule.read({"verbs": ["*"], "apiGroups": ["*"], "resources": ["*/scale"]})
+    assert rule.allows(Attempt(verb="get", resource="replicasets", subresource="scale"))
+    assert not rule.allows(Attempt(verb="get", resource="replicasets"))
+
+
+def test_paths_match_by_prefix() -> None:
+    """A path rule with a star at its end covers what is below."""
+    rule = PolicyRule.read({"verbs": ["get"], "nonResourceURLs": ["/healthz", "/api/*"]})
+    assert rule.allows(Attempt(verb="get", path="/healthz"))
+    assert rule.allows(Attempt(verb="get", path="/api/v1"))
+    assert not rule.allows(Attempt(verb="get", path="/healthz/ping"))
+
+
+def test_escalation_names_what_is_missing() -> None:
+    """What somebody does not hold cannot be handed out by them."""
+    roles = Authorizer()
+    roles.put_role("", "reader", role(READ_PODS))
+    roles.put_binding("", "b", binding("ClusterRole", "reader", USER_BOB))
+    wanted = PolicyRule.read({"verbs": ["get", "delete"], "apiGroups": [""], "resources": ["pods"]})
+    missing = roles.missing(BOB, "", [wanted])
+    assert [rule.verbs for rule in missing] == [frozenset({"delete"})]
+
+
+def test_refusals_read_as_a_real_servers() -> None:
+    """The sentence of a refusal names user, verb, resource, group and place."""
+    act = Attempt(verb="list", group="apps", resource="deployments", namespace="x")
+    assert refusal(BOB, act) == (
+        'User "bob" cannot list resource "deployments" in API group "apps" in the namespace "x"'
+    )
+
+
+WORDS = st.lists(st.sampled_from(["get", "list", "delete", "*"]), min_size=1, max_size=3)
+
+
+@given(WORDS, WORDS)
+def test_covering_agrees_with_allowing(held: list[str], wanted: list[str]) -> None:
+    """A rule that covers another allows all that the other allows."""
+    mine = PolicyRule.read({"verbs": held, "apiGroups": [""], "resources": ["pods"]})
+    other = PolicyRule.read({"verbs": wanted, "apiGroups": [""], "resources": ["pods"]})
+    if all(mine.covers(part) for part in other.acts()):
+        for verb in ("get", "list", "delete", "watch"):
+            act = Attempt(verb=verb, resource="pods")
+            assert mine.allows(act) or not other.allows(act)

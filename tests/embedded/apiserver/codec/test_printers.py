@@ -1,0 +1,271 @@
+"""Tables: lengths of time, and the cells whose rules are not obvious."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.embedded.machinery.schema.by_path import by_path
+
+from zonewise.embedded.apiserver.codec.printers import duration, printer_of
+from zonewise.embedded.apiserver.codec.printers.base import PRINTERS
+from zonewise.embedded.machinery.schema.kinds import served_kinds
+
+NOW = "2026-01-01T00:10:00Z"
+KINDS = by_path(served_kinds())
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0s"),
+        (119, "119s"),
+        (120, "2m"),
+        (125, "2m5s"),
+        (599, "9m59s"),
+        (600, "10m"),
+        (3600, "60m"),
+        (3 * 3600, "3h"),
+        (7 * 3600 + 60, "7h1m"),
+        (47 * 3600, "47h"),
+        (48 * 3600, "2d"),
+        (7 * 86400 + 3600, "7d1h"),
+        (100 * 86400, "100d"),
+        (3 * 365 * 86400, "3y"),
+        (-5, "<invalid>"),
+    ],
+)
+def test_durations(seconds: float, text: str) -> None:
+    """A length of time has two units at most."""
+    assert duration(seconds) == text
+
+
+def cells(group: str, version: str, plural: str, obj: dict[str, Any]) -> dict[str, Any]:
+    """The cells of an object by their columns."""
+    kind = KINDS[group, version, plural]
+    obj.setdefault("metadata", {}).setdefault("name", "x")
+    obj["metadata"].setdefault("creationTimestamp", "2026-01-01T00:00:00Z")
+    row = printer_of(kind)(obj, NOW)
+    assert len(row) == len(kind.columns)
+    return dict(zip([column.name for column in kind.columns], row, strict=True))
+
+
+def test_every_kind_fills_its_columns() -> None:
+    """Each kind's printer makes one cell per column, even of an empty object."""
+    for kind in served_kinds():
+        if kind.columns and "get" in kind.verbs:
+            obj = {"metadata": {"name": "x", "creationTimestamp": "2026-01-01T00:00:00Z"}}
+            row = printer_of(kind)(obj, NOW)
+            assert len(row) == len(kind.columns), kind.resource.kind
+
+
+def test_a_kind_without_a_printer_has_columns_of_every_object_only() -> None:
+    """Whatever else a column tells, somebody tells it: `<none>` is never for want of a printer."""
+    plain = {"Name", "Age", "Created At"}
+    missing = {
+        kind.storage
+        for kind in served_kinds()
+        if kind.storage not in PRINTERS and "get" in kind.verbs
+        for column in kind.columns
+        if column.name not in plain
+    }
+    assert missing == set()
+
+
+def test_a_pod_that_is_being_deleted() -> None:
+    """A marked pod is Terminating whatever its phase."""
+    pod = {
+        "metadata": {"deletionTimestamp": NOW},
+        "spec": {"containers": [{"name": "a"}]},
+        "status": {"phase": "Running"},
+    }
+    assert cells("", "v1", "pods", pod)["Status"] == "Terminating"
+
+
+def test_a_pod_that_crashes() -> None:
+    """The reason a container waits for is the pod's status, restarts tell how long ago."""
+    pod = {
+        "spec": {"containers": [{"name": "a"}, {"name": "b"}]},
+        "status": {
+            "phase": "Running",
+            "containerStatuses": [
+                {
+                    "name": "a",
+                    "restartCount": 3,
+                    "state": {"waiting": {"reason": "CrashLoopBackOff"}},
+                    "lastState": {"terminated": {"finishedAt": "2026-01-01T00:09:00Z"}},
+                },
+                {"name": "b", "ready": True, "restartCount": 0, "state": {"running": {}}},
+            ],
+        },
+    }
+    found = cells("", "v1", "pods", pod)
+    assert found["Status"] == "CrashLoopBackOff"
+    assert found["Ready"] == "1/2"
+    assert found["Restarts"] == "3 (60s ago)"
+
+
+def test_a_pod_that_initializes() -> None:
+    """Init containers count until the last has ended."""
+    pod = {
+        "spec": {"initContainers": [{"name": "i"}, {"name": "j"}], "containers": [{"name": "a"}]},
+        "status": {
+            "phase": "Pending",
+            "initContainerStatuses": [
+                {"name": "i", "state": {"terminated": {"exitCode": 0}}},
+                {"name": "j", "state": {"waiting": {"reason": "PodInitializing"}}},
+            ],
+        },
+    }
+    assert cells("", "v1", "pods", pod)["Status"] == "Init:1/2"
+
+
+def test_an_autoscaler_shows_its_target_and_its_first_metrics() -> None:
+    """What nobody measures is unknown; from the third metric on only their number is told."""
+    cpu = {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 80}}
+    load = {"metric": {"name": "load"}, "target": {"type": "AverageValue", "averageValue": "5"}}
+    outside = {"metric": {"name": "queue"}, "target": {"type": "Value", "value": "30"}}
+    spec = {
+        "scaleTargetRef": {"kind": "Deployment", "name": "web"},
+        "maxReplicas": 9,
+        "metrics": [
+            {"type": "Resource", "resource": cpu},
+            {"type": "Pods", "pods": load},
+            {"type": "External", "external": outside},
+        ],
+    }
+    current = {"name": "cpu", "current": {"averageUtilization": 35, "averageValue": "1"}}
+    status = {"currentReplicas": 2, "currentMetrics": [{"type": "Resource", "resource": current}]}
+    found = cells("autoscaling", "v2", "horizontalpodautoscalers", {"spec": spec, "status": status})
+    assert found["Reference"] == "Deployment/web"
+    assert found["Targets"] == "cpu: 35%/80%, <unknown>/5 + 1 more..."
+    assert (found["MinPods"], found["MaxPods"], found["Replicas"]) == ("<unset>", 9, 2)
+
+
+@pytest.mark.parametrize(
+    ("condition", "row"),
+    [
+        (("Healthy", "True", "ok"), {"Status": "Healthy", "Message": "ok", "Error": ""}),
+        (("Healthy", "False", "no"), {"Status": "Unhealthy", "Message": "no", "Error": ""}),
+        (("Other", "True", "ok"), {"Status": "Unknown", "Message": "", "Error": ""}),
+    ],
+)
+def test_components_are_healthy_or_not(
+    condition: tuple[str, str, str], row: dict[str, str]
+) -> None:
+    """`kubectl get cs` says how each component is, and with which message."""
+    kind, status, message = condition
+    found = {"conditions": [{"type": kind, "status": status, "message": message}]}
+    assert cells("", "v1", "componentstatuses", found) == {"Name": "x", **row}
+
+
+@pytest.mark.parametrize(
+    ("plural", "rules", "column"),
+    [
+        ("validatingadmissionpolicies", "validations", "Validations"),
+        ("mutatingadmissionpolicies", "mutations", "Mutations"),
+    ],
+)
+def test_policies_count_their_rules(plural: str, rules: str, column: str) -> None:
+    """A policy shows how many rules it has, and which kind parameterizes it, if any does."""
+    group = "admissionregistration.k8s.io"
+    spec: dict[str, Any] = {rules: [{}, {}], "variables": [{}]}
+    row = {"Name": "x", column: 2, "ParamKind": "<unset>", "Age": "10m"}
+    assert cells(group, "v1", plural, {"spec": spec}) == row
+    spec["paramKind"] = {"apiVersion": "v1", "kind": "ConfigMap"}
+    assert cells(group, "v1", plural, {"spec": spec}) == {**row, "ParamKind": "v1/ConfigMap"}
+    assert cells(group, "v1", plural, {"spec": {}})[column] == 0
+
+
+@pytest.mark.parametrize(
+    ("parameters", "shown"),
+    [
+        (None, "<unset>"),
+        ({}, "<unset>"),
+        ({"name": "p", "namespace": "n"}, "n/p"),
+        ({"name": "p"}, "*/p"),
+        (
+            {"selector": {}},
+            "&LabelSelector{MatchLabels:map[string]string{},"
+            "MatchExpressions:[]LabelSelectorRequirement{},}",
+        ),
+        (
+            {
+                "selector": {
+                    "matchLabels": {"b": "2", "a": "1"},
+                    "matchExpressions": [
+                        {"key": "k", "operator": "In", "values": ["x", "y"]},
+                        {"key": "l", "operator": "Exists"},
+                    ],
+                }
+            },
+            "&LabelSelector{MatchLabels:map[string]string{a: 1,b: 2,},"
+            "MatchExpressions:[]LabelSelectorRequirement{"
+            "LabelSelectorRequirement{Key:k,Operator:In,Values:[x y],},"
+            "LabelSelectorRequirement{Key:l,Operator:Exists,Values:[],},},}",
+        ),
+    ],
+)
+@pytest.mark.parametrize("sort", ["validating", "mutating"])
+def test_bindings_name_their_policy_and_parameters(
+    sort: str, parameters: dict[str, Any] | None, shown: str
+) -> None:
+    """Parameters are named with a namespace, `*` if there is none; a selector is shown as in Go."""
+    spec = {"policyName": "p"} | ({} if parameters is None else {"paramRef": parameters})
+    group, plural = "admissionregistration.k8s.io", f"{sort}admissionpolicybindings"
+    row = {"Name": "x", "PolicyName": "p", "ParamRef": shown, "Age": "10m"}
+    assert cells(group, "v1", plural, {"spec": spec}) == row
+
+
+@pytest.mark.parametrize(
+    ("deleted", "status", "state"),
+    [
+        (False, None, "pending"),
+        (False, {"allocation": {}}, "allocated"),
+        (False, {"allocation": {}, "reservedFor": [{"name": "p"}]}, "allocated,reserved"),
+        (False, {"reservedFor": [{"name": "p"}]}, "pending"),
+        (True, None, "deleted"),
+        (True, {"allocation": {}, "reservedFor": [{"name": "p"}]}, "deleted,allocated,reserved"),
+    ],
+)
+def test_the_state_of_a_claim_for_devices(
+    deleted: bool, status: dict[str, Any] | None, state: str
+) -> None:
+    """A claim waits, is allocated, is reserved for pods; one that is marked is deleted first."""
+    obj: dict[str, Any] = {"metadata": {"deletionTimestamp": NOW} if deleted else {}}
+    if status is not None:
+        obj["status"] = status
+    row = {"Name": "x", "State": state, "Age": "10m"}
+    assert cells("resource.k8s.io", "v1", "resourceclaims", obj) == row
+
+
+def test_slices_of_devices() -> None:
+    """A slice shows its driver and pool, and its node if the devices are on one."""
+    spec: dict[str, Any] = {"driver": "d.example.com", "pool": {"name": "p"}, "allNodes": True}
+    row = {"Name": "x", "Node": "", "Driver": "d.example.com", "Pool": "p", "Age": "10m"}
+    assert cells("resource.k8s.io", "v1", "resourceslices", {"spec": spec}) == row
+    spec["nodeName"] = "n1"
+    assert cells("resource.k8s.io", "v1", "resourceslices", {"spec": spec}) == {**row, "Node": "n1"}
+
+
+@pytest.mark.parametrize(
+    ("spec", "conditions", "service", "available"),
+    [
+        ({}, [{"type": "Available", "status": "True", "reason": "Local"}], "Local", "True"),
+        (
+            {"service": {"namespace": "n", "name": "s"}},
+            [{"type": "Available", "status": "False", "reason": "ServiceNotFound"}],
+            "n/s",
+            "False (ServiceNotFound)",
+        ),
+        ({}, [{"type": "Available", "status": "False"}], "Local", "False"),
+        ({}, [{"type": "Other", "status": "True"}], "Local", "Unknown"),
+    ],
+)
+def test_services_of_apis_are_available_or_say_why_not(
+    spec: dict[str, Any], conditions: list[dict[str, str]], service: str, available: str
+) -> None:
+    """`kubectl get apiservices` says who serves an API, and why it is not available."""
+    found = {"spec": spec, "status": {"conditions": conditions}}
+    row = {"Name": "x", "Service": service, "Available": available, "Age": "10m"}
+    assert cells("apiregistration.k8s.io", "v1", "apiservices", found) == row

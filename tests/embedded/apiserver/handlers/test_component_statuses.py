@@ -1,0 +1,49 @@
+"""ComponentStatuses: who is at work in a control plane."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+import pytest
+from tests.embedded.whole_cluster import whole
+
+from zonewise.embedded.apiserver.handlers.component_statuses import components
+
+
+def said(*, failure: str | None, running: bool) -> dict[str, tuple[str, str]]:
+    """Each component with its status and message."""
+    found = [msgspec.json.decode(one.raw) for one in components(failure=failure, running=running)]
+    return {
+        one["metadata"]["name"]: (one["conditions"][0]["status"], one["conditions"][0]["message"])
+        for one in found
+    }
+
+
+def test_each_part_is_as_it_is() -> None:
+    """Without components nobody answers for it; a log that fails says why."""
+    assert said(failure=None, running=True) == {
+        "scheduler": ("True", "ok"),
+        "controller-manager": ("True", "ok"),
+        "etcd-0": ("True", "ok"),
+    }
+    alone = said(failure="the disk is full", running=False)
+    assert alone["etcd-0"] == ("False", "the disk is full")
+    status, message = alone["scheduler"]
+    assert status == "False"
+    assert message.endswith("dial tcp 127.0.0.1:10259: connect: connection refused")
+
+
+@pytest.mark.looptime
+async def test_a_cluster_at_work_is_healthy() -> None:
+    """In a whole cluster all components are healthy."""
+    async with whole() as cluster:
+        await asyncio.sleep(1)
+        answer = await cluster.client.raw("GET", "/api/v1/componentstatuses")
+        items = msgspec.json.decode(answer.body)["items"]
+        assert [one["metadata"]["name"] for one in items] == [
+            "scheduler",
+            "controller-manager",
+            "etcd-0",
+        ]
+        assert {one["conditions"][0]["status"] for one in items} == {"True"}

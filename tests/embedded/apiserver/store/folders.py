@@ -1,0 +1,82 @@
+"""Data folders as a crash leaves them, and what should be in them."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.embedded.apiserver.objects import KIND, contents, put
+
+from zonewise.embedded.apiserver.store.entry import WatchEventType
+from zonewise.embedded.apiserver.store.limits import StoreLimits
+from zonewise.embedded.apiserver.store.state import State
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a state holds: its objects, its version and the stream of its history."""
+
+    objects: dict[str, bytes]
+    rv: int
+    stream: bytes
+
+
+def held(state: State) -> Held:
+    """What a state holds now."""
+    return Held(
+        contents(state),
+        state.visible_rv,
+        state.watch(KIND, since=state.floor).poll() or b"",
+    )
+
+
+def copy(source: Path, target: Path) -> Path:
+    """The files as they are now: what a killed process leaves."""
+    shutil.rmtree(target, ignore_errors=True)
+    shutil.copytree(source, target)
+    return target
+
+
+async def reopened(path: Path) -> Held:
+    """What a restart finds; it also writes once and restarts again, to see that it can."""
+    state = State.open(path, clock=time.monotonic, inline=True)
+    found = held(state)
+    await put(state, "after", value="restart")
+    later = held(state)
+    await state.close()
+    again = State.open(path, clock=time.monotonic, inline=True)
+    assert held(again) == later
+    await again.close()
+    return found
+
+
+async def fill(state: State, rounds: int, *, seed: int = 0, size: int = 300) -> None:
+    """Some additions, changes and deletions, in commits of several writes."""
+    rng = random.Random(seed)
+    for number in range(rounds):
+        names = rng.sample(range(12), 3)
+        await asyncio.gather(
+            *(
+                put(
+                    state,
+                    f"n{n}",
+                    _kind(state, f"n{n}", rng),
+                    value=f"{number}." + "x" * rng.randrange(size),
+                )
+                for n in names
+            )
+        )
+
+
+def _kind(state: State, name: str, rng: random.Random) -> WatchEventType:
+    if state.latest(KIND, "default", name) is None:
+        return "ADDED"
+    return "DELETED" if rng.random() < 0.2 else "MODIFIED"
+
+
+SMALL = StoreLimits(history_events=30, waste_bytes=2000, compact_bytes=3000)
+"""Bounds that a test can reach."""

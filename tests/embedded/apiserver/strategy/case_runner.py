@@ -1,0 +1,102 @@
+"""How a case of the tables is asked, of any server, and what of its answers is compared.
+
+A case makes one object and then changes it step by step. Of a refusal the status, the reason and
+the set of causes count; of an acceptance the whole object but for what no two servers share: uid,
+times, versions and who owns which field.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from zonewise.embedded.machinery.patch import mergepatch
+
+Obj = dict[str, Any]
+Send = Callable[[str, str, Obj | None, dict[str, str]], Awaitable[tuple[int, Obj]]]
+"""Method, path with query, body, headers -> status and decoded body."""
+
+VOLATILE = ("creationTimestamp", "deletionTimestamp", "managedFields", "resourceVersion", "uid")
+MERGE = {"content-type": "application/merge-patch+json"}
+PLAIN = {"content-type": "application/json"}
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One change: ``put`` sends the merged object, ``status`` the same to the subresource,
+    ``patch`` only the change, ``get`` reads what the change (a path's end) names.
+    """
+
+    verb: str
+    change: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One object that is posted to a collection, and what is done to it then."""
+
+    label: str
+    path: str
+    body: Obj
+    steps: tuple[Step, ...] = ()
+
+    def __str__(self) -> str:
+        return self.label
+
+
+async def ask(send: Send, case: Case, namespace: str) -> list[Obj]:
+    """Every answer to a case, cleaned for comparison; the object is gone afterwards."""
+    path = case.path.replace("{ns}", namespace)
+    code, made = await send("POST", path, placed(case.body, namespace), PLAIN)
+    answers = [clean(code, made, namespace)]
+    if code >= 400:
+        return answers
+    name = made["metadata"]["name"]
+    current = made
+    for step in case.steps:
+        change = placed(step.change, namespace)
+        where = f"{path}/{name}" + ("/status" if step.verb == "status" else "")
+        if step.verb == "get":
+            code, found = await send("GET", f"{path}{step.change}", None, {})
+        elif step.verb == "patch":
+            code, found = await send("PATCH", where, change, MERGE)
+        else:
+            body = mergepatch.apply(current, change)
+            code, found = await send("PUT", where, body, PLAIN)
+        answers.append(clean(code, found, namespace))
+        if code < 400 and step.verb != "get":
+            current = found
+    await send("PATCH", f"{path}/{name}", {"metadata": {"finalizers": None}}, MERGE)
+    await send("DELETE", f"{path}/{name}?gracePeriodSeconds=0", None, {})
+    await send("PATCH", f"{path}/{name}", {"metadata": {"finalizers": None}}, MERGE)
+    if path.endswith("/namespaces"):
+        empty = {"metadata": {"name": name}, "spec": {"finalizers": []}}
+        await send("PUT", f"{path}/{name}/finalize", empty, PLAIN)
+    return answers
+
+
+def placed(value: Any, namespace: str) -> Any:
+    """A value in the namespace that its ``{ns}`` stands for."""
+    return json.loads(json.dumps(value).replace("{ns}", namespace))
+
+
+def clean(code: int, body: Obj, namespace: str) -> Obj:
+    """What of an answer is compared."""
+    if body.get("kind") == "Status" and code >= 400:
+        causes = (body.get("details") or {}).get("causes") or ()
+        found = sorted({(one.get("reason", ""), one.get("field", "")) for one in causes})
+        return {"code": code, "reason": body.get("reason", ""), "causes": [list(c) for c in found]}
+    body = copy.deepcopy(body)
+    for one in (body, *(body.get("items") or ())):
+        meta = one.get("metadata") or {}
+        for key in VOLATILE:
+            meta.pop(key, None)
+        if isinstance(one.get("status"), dict):
+            one["status"].pop("lastPhaseTransitionTime", None)
+    if body.get("kind") == "Status":
+        (body.get("details") or {}).pop("uid", None)
+    shown = json.loads(json.dumps(body).replace(namespace, "{ns}"))
+    return {"code": code, "object": shown}

@@ -1,0 +1,46 @@
+"""What a real API server answered to the cases, kept so that no server is needed to compare.
+
+A refusal is kept as it is; of an accepted object only a digest is kept, since the objects would be
+a megabyte. ``tests/kubernetes/test_rules_workloads.py`` proves the file current and shows
+differences in full; ``record`` writes it anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from tests.embedded.apiserver.strategy import cases_pods, cases_workloads
+from tests.embedded.apiserver.strategy.cases import Ask, Case, answer
+
+FILE = Path(__file__).parent / "data" / "workloads.json"
+CASES: list[Case] = [
+    *cases_pods.CREATES,
+    *cases_pods.CHANGES,
+    *cases_workloads.CREATES,
+    *cases_workloads.CHANGES,
+]
+
+
+def short(said: dict[str, Any]) -> str:
+    """An answer in one line."""
+    if "setup" in said:
+        return f"setup {short(said['setup'])}"
+    if "object" in said:
+        text = json.dumps(said["object"], sort_keys=True)
+        return f"{said['code']} {hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    return " | ".join([f"{said['code']} {said['reason']}", *said["causes"]])
+
+
+def load() -> dict[str, str]:
+    """The recorded answers by label."""
+    found: dict[str, str] = json.loads(FILE.read_text())
+    return found
+
+
+async def record(ask: Ask, namespace: str) -> None:
+    """Ask a real server and write its answers down."""
+    said = {case.label: short(await answer(ask, case, namespace)) for case in CASES}
+    FILE.write_text(json.dumps(said, indent=0, sort_keys=True, ensure_ascii=False) + "\n")

@@ -1,0 +1,45 @@
+"""Expressions in objects: what is accepted when it is written can be evaluated later."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from zonewise.embedded.apiserver.strategy.expressions import condition_fault
+from zonewise.embedded.machinery.cel.match_conditions import conditions_of
+
+
+@pytest.mark.parametrize(
+    "text", ["true", "namespaceObject == null", "object.metadata.name in request.userInfo.groups"]
+)
+def test_an_accepted_condition_decides(text: str) -> None:
+    """A webhook that could be written is called or not; its conditions never fail to compile."""
+    assert condition_fault(text) == ""
+    request = {"userInfo": {"groups": ["a"]}}
+    pod = {"metadata": {"name": "a"}}
+    conditions = conditions_of([{"name": "c", "expression": text}])
+    assert conditions.hold(request=request, object=pod, old_object=None)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("object.spec.enabled", "must evaluate to bool but got dyn"),
+        ("nothing.here", "compilation failed"),
+    ],
+)
+def test_what_could_never_decide_is_refused(text: str, why: str) -> None:
+    """Otherwise every request that the webhook selects would be refused, or pass it over."""
+    assert why in condition_fault(text)
+
+
+def test_a_server_without_expressions_does_not_load_their_language() -> None:
+    """Who never writes a rule or a condition does not pay for it at every start."""
+    program = (
+        "import sys, zonewise.embedded.apiserver.server;"
+        "print('zonewise.embedded.machinery.cel' in sys.modules)"
+    )
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    assert found.stdout.split() == [b"False"]

@@ -1,0 +1,158 @@
+"""What KEP-8's stories cost on a whole cluster: evictions, refusals, writes, pods at the peak.
+
+The bounds are those that were agreed on: an eviction for each pod that goes and none that is
+refused, a write of the ledger for each grant at most (and one for each that is dropped), two of a
+budget's status for each step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import Counter
+
+import pytest
+from tests.embedded.components.disruption.test_domain_budgets import (
+    STORY_1,
+    STORY_2,
+    Watcher,
+    apply,
+    deployment,
+    images,
+    update,
+)
+from tests.embedded.whole_cluster import settled, whole
+
+from zonewise.api import Deployment, Pod
+from zonewise.api.objects.pod_state import active, ready
+from zonewise.embedded.cluster import EmbeddedCluster
+from zonewise.embedded.seed.nodes import NodeLayout
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
+
+STORY_3 = STORY_2.split("  nodeSelectorTerm")[0]
+CUSTOM_2, CUSTOM_3 = (
+    story.replace("policy/v1beta1", "zonewise.io/v1alpha1")
+    .replace("PodDisruptionBudget", "TopologyDisruptionBudget")
+    .replace("  name: app-pdb", "  name: app-pdb\n  namespace: default")
+    for story in (STORY_2, STORY_3)
+)
+LINE = re.compile(
+    r'apiserver_request_total\{code="(?P<code>\d+)",resource="(?P<resource>[^"]*)",'
+    r'subresource="(?P<part>[^"]*)",verb="(?P<verb>[A-Z]+)"\} (?P<count>[0-9.e+]+)'
+)
+WRITES = ("POST", "PUT", "PATCH", "DELETE")
+
+
+async def requests(cluster: EmbeddedCluster) -> Counter[tuple[str, str]]:
+    """Writes so far: by resource, and the code if it was a refusal."""
+    told = (await cluster.client.raw("GET", "/metrics")).body.decode()
+    found: Counter[tuple[str, str]] = Counter()
+    for line in map(LINE.fullmatch, told.splitlines()):
+        if line is not None and line["verb"] in WRITES:
+            name = f"{line['resource']}/{line['part']}".rstrip("/")
+            code = line["code"] if int(line["code"]) >= 400 else ""
+            found[name, code] += int(float(line["count"]))
+    return found
+
+
+class Total(Watcher):
+    """Also knows how few healthy pods there were in all."""
+
+    fewest = 10**6
+
+    def _changed(self, old: Pod | None, new: Pod | None) -> None:
+        super()._changed(old, new)
+        if self.watching:
+            healthy = sum(active(pod) and ready(pod) for pod in self._pods)
+            self.fewest = min(self.fewest, healthy)
+
+
+@pytest.mark.parametrize(
+    ("story", "together"),
+    [(STORY_2, 6), (CUSTOM_2, 6), (STORY_3, 8), (CUSTOM_3, 8)],
+    ids=["2", "2 as a custom resource", "3", "3 as a custom resource"],
+)
+async def test_a_rollout_costs_what_it_must(story: str, together: int) -> None:
+    """Nine pods are nine evictions, none is refused, and at no event are there more pods than
+    asked for or fewer healthy ones than the budget wants: two of each zone, or eight of all.
+    """
+    async with whole([*NodeLayout().nodes(), deployment(9)]) as cluster:
+        await settled(cluster)
+        await apply(cluster, story)
+        await asyncio.sleep(5)
+        watcher = Total(cluster)
+        watcher.begin()
+        before = await requests(cluster)
+        await update(cluster)
+        async with asyncio.timeout(900):
+            while {image for _, image in await images(cluster)} != {"c:2"}:
+                await settled(cluster)
+        assert watcher.fewest >= together
+        assert all(least >= 2 for least in watcher.least.values())
+        assert watcher.most == 9
+        # The grants are dropped, too, before it is counted up.
+        await asyncio.sleep(200)
+        made = await requests(cluster) - before
+        assert made["pods/eviction", ""] == 9
+        assert made["pods/eviction", "429"] == 0
+        assert made["disruptionledgers", ""] <= 18
+        assert made["poddisruptionbudgets/status", ""] <= 18
+        assert made["topologydisruptionbudgets/status", ""] <= 18
+
+
+@pytest.mark.parametrize(
+    ("surge", "limit"),
+    [(0, "maxUnavailable: 2\n  crossDomain: Exclusive"), (3, "minAvailable: 3")],
+    ids=["one zone at a time", "surge first"],
+)
+async def test_nobody_waits_for_what_a_status_never_shows(surge: int, limit: str) -> None:
+    """A domain that is closed for less than a second is in no status; the rollout goes on when a
+    pod becomes Ready, not after the pause of who was refused.
+    """
+    async with whole([*NodeLayout().nodes(), deployment(9, surge=surge)]) as cluster:
+        await settled(cluster)
+        await apply(cluster, CUSTOM_2.replace("maxUnavailable: 1", limit))
+        await asyncio.sleep(5)
+        before = await requests(cluster)
+        await update(cluster)
+        async with asyncio.timeout(30):
+            while {image for _, image in await images(cluster)} != {"c:2"}:
+                await settled(cluster)
+        made = await requests(cluster) - before
+        assert made["pods/eviction", ""] == 9
+        assert made["pods/eviction", "429"] == 0
+
+
+async def test_a_closed_zone_costs_nothing() -> None:
+    """Story 1: three evictions for the pods of the open zone; the others are not even asked for."""
+    async with whole([*NodeLayout().nodes(), deployment(9)]) as cluster:
+        await settled(cluster)
+        await apply(cluster, STORY_1)
+        await asyncio.sleep(5)
+        watcher = Total(cluster)
+        watcher.begin()
+        before = await requests(cluster)
+        await update(cluster)
+        await asyncio.sleep(600)
+        made = await requests(cluster) - before
+        assert made["pods/eviction", ""] == 3
+        assert made["pods/eviction", "429"] == 0
+        assert {zone: watcher.least[zone] for zone in "bc"} == {"b": 3, "c": 3}
+        assert watcher.most == 9
+
+
+@pytest.mark.parametrize("story", [STORY_2, STORY_3], ids=["per zone", "of all"])
+async def test_a_scale_down_costs_what_it_must(story: str) -> None:
+    """Story 4: six pods too many are six evictions, and none is refused."""
+    async with whole([*NodeLayout().nodes(), deployment(10)]) as cluster:
+        await settled(cluster)
+        await apply(cluster, story)
+        await asyncio.sleep(5)
+        before = await requests(cluster)
+        await cluster.client.patch(Deployment, "foo", "default", {"spec": {"replicas": 4}})
+        await asyncio.sleep(1)
+        await settled(cluster, within=600)
+        made = await requests(cluster) - before
+        assert made["pods/eviction", ""] == 6
+        assert made["pods/eviction", "429"] == 0

@@ -1,0 +1,256 @@
+"""Stages, commands and addresses: what kubelets decide on, without a cluster."""
+
+from __future__ import annotations
+
+from math import inf
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from zonewise.api.codec import convert
+from zonewise.api.errors import ConfigError
+from zonewise.api.meta import ObjectMeta
+from zonewise.api.objects.pod import Container, Pod, PodSpec
+from zonewise.embedded.components.kubelet.commands import Outcome, outcome
+from zonewise.embedded.components.kubelet.ipam import AddressPool, NodeRanges
+from zonewise.embedded.components.kubelet.pod_lifecycle import PodProgress, advance, read
+from zonewise.embedded.components.kubelet.pod_status import PodAddresses, report
+from zonewise.embedded.components.kubelet.stages import (
+    Span,
+    backoff,
+    default_stages,
+    read_stages,
+    span,
+    timed,
+)
+
+NOW = 1_750_000_000.0
+STAGES = default_stages()
+
+
+def pod(*, restart: str = "Always", uid: str = "u1", **annotations: str) -> Pod:
+    """A bound pod with one container."""
+    marks = {f"zonewise.io/{name.replace('_', '-')}": text for name, text in annotations.items()}
+    return Pod(
+        metadata=ObjectMeta(name="web", namespace="default", uid=uid, annotations=marks),
+        spec=PodSpec(node_name="n1", containers=(Container(name="c"),), restart_policy=restart),
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("0s", Span(0, 0)),
+        ("1m30s", Span(90, 90)),
+        ("500ms..2s", Span(0.5, 2)),
+        ("never", Span(inf, inf)),
+        ("backoff", Span(0, 0, backoff=True)),
+    ],
+)
+def test_times(text: str, meant: Span) -> None:
+    """A time is a duration, a range of them, never, or the pause before a restart."""
+    assert span(text) == meant
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("- {name: a, in: [bound], do: fly}", "entry [0].do cannot be 'fly'"),
+        ("- {name: a, in: [bound], do: ready}", 'a pod that is bound cannot "ready"'),
+        ("- {name: a, in: [bound], do: start, after: soon}", 'stage a: "soon" is not a time'),
+        ("- {name: a, in: [bound], do: start, after: 5s..1s}", "ends before it begins"),
+        ("- {name: a, in: [bound], do: start, wen: x}", "entry [0] has wen, which is unknown"),
+        ("- {name: a, do: start}", "entry [0] lacks in"),
+        ("{", "is not YAML"),
+    ],
+)
+def test_stages_that_could_never_happen_are_refused(text: str, fault: str) -> None:
+    """A fault in a file is named with its place."""
+    with pytest.raises(ConfigError, match="file") as caught:
+        read_stages(text, "file")
+    assert fault in str(caught.value)
+
+
+def test_the_stages_we_bring_know_every_state() -> None:
+    """Our own file is valid, and its times can be set by name."""
+    stages = default_stages()
+    assert [one.name for one in stages["terminating"]] == ["stop"]
+    changed = timed(stages, start="7s")
+    assert changed["bound"][0].after == Span(7, 7)
+    assert changed["running"] == stages["running"]
+
+
+def test_what_is_due_first_happens() -> None:
+    """Of two stages the earlier one wins, whatever their order in the file."""
+    text = """
+    - {name: late, in: [ready], after: 20s, do: exit}
+    - {name: soon, in: [ready], after: 10s, do: unready}
+    - {name: other, in: [ready], after: 1s, do: exit, match: {labels: {app: other}}}
+    - {name: not, in: [ready], after: 2s, do: exit, unless: {namespaces: [default]}}
+    """
+    stages = read_stages(text, "file")
+    progress = PodProgress("ready", NOW, started=NOW)
+    step = advance(pod(), progress, stages, now=NOW, seed=1)
+    assert (step.progress, step.again) == (progress, NOW + 10)
+    step = advance(pod(), progress, stages, now=NOW + 10, seed=1)
+    assert step.progress.state == "running"
+
+
+@settings(deadline=None)
+@given(seed=st.integers(0, 2**64 - 1), uid=st.text(max_size=8))
+def test_what_a_pod_draws_depends_on_seed_pod_and_stage_alone(seed: int, uid: str) -> None:
+    """A drawn time is within its range and the same whenever it is asked for."""
+    stage = read_stages("- {name: a, in: [bound], after: 1s..9s, do: start}", "f")["bound"][0]
+    first = stage.delay(pod(uid=uid), seed=seed, restarts=0)
+    assert 1 <= first <= 9
+    assert stage.delay(pod(uid=uid), seed=seed, restarts=0) == first
+
+
+def test_pauses_before_restarts_grow_up_to_five_minutes() -> None:
+    """None at first, then 10 s, doubled each time."""
+    assert [backoff(count) for count in (0, 1, 2, 5, 6, 100)] == [0, 10, 20, 160, 300, 300]
+    assert backoff(2_000_000) == 300
+
+
+def test_who_ran_long_is_restarted_at_once() -> None:
+    """A container that ran for ten minutes is not made to wait for its earlier crashes."""
+    progress = PodProgress("ended", NOW, restarts=5, code=1, previous=NOW - 3600, ended=NOW)
+    step = advance(pod(), progress, default_stages(), now=NOW, seed=1)
+    assert (step.progress.state, step.progress.restarts) == ("ready", 6)
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        ((), Outcome()),
+        (("true",), Outcome(0, 0)),
+        (("/bin/false",), Outcome(1, 0)),
+        (("sleep", "3600"), Outcome(0, 3600)),
+        (("sleep", "infinity"), Outcome(0, inf)),
+        (("sh", "-c", "exit 1"), Outcome(1, 0)),
+        (("/bin/sh", "-ec", "echo hello; sleep 5 && exit 7"), Outcome(7, 5)),
+        (("sh", "-c", "exit 2; sleep 9"), Outcome(2, 0)),
+        (("sh", "-c", "while true; do sleep 1; done"), Outcome()),
+        (("nginx", "-g", "daemon off;"), Outcome()),
+        (("sh", "-c", "exit " + "9" * 5000), Outcome()),
+    ],
+)
+def test_commands_are_recognised(words: tuple[str, ...], meant: Outcome) -> None:
+    """What plainly ends is known to end, and how; the rest is unknown."""
+    container = Container(name="c", command=words[:1], args=words[1:])
+    assert outcome(Pod(spec=PodSpec(containers=(container,)))) == meant
+
+
+def test_a_pod_ends_as_the_worst_of_its_containers() -> None:
+    """It ends when the last of them does, and is unknown as long as one is."""
+    quick = Container(name="a", command=("sh", "-c", "exit 3"))
+    slow = Container(name="b", command=("sleep", "8"))
+    unknown = Container(name="c", image="registry.invalid/web:1")
+    pause = Container(name="c", image="registry.invalid/pause:3.10")
+    for containers, meant in (
+        ((quick, slow), Outcome(3, 8)),
+        ((quick, unknown), Outcome(3, None)),
+        ((quick, pause), Outcome(3, inf)),
+    ):
+        assert outcome(Pod(spec=PodSpec(containers=containers))) == meant
+
+
+def test_nothing_is_reported_twice() -> None:
+    """A status that says all of it already is not written again."""
+    whole = pod()
+    step = advance(whole, read(whole, NOW), default_stages(), now=NOW, seed=1)
+    place = PodAddresses(("192.0.2.1",), ("10.0.0.2",))
+    status = report(whole, step.progress, place, NOW)
+    assert status is not None
+    told = convert(Pod, {"metadata": {"uid": "u1"}, "status": status})
+    again = Pod(metadata=whole.metadata, spec=whole.spec, status=told.status)
+    assert read(again, NOW + 5).state == "ready"
+    assert report(again, read(again, NOW + 5), place, NOW + 5) is None
+
+
+def test_addresses_are_used_again_last() -> None:
+    """An address given back is not handed out while others are free, and never twice at once."""
+    addresses = AddressPool("192.0.2.0/29")
+    addresses.note("192.0.2.4")
+    addresses.note("198.51.100.1")
+    addresses.note("nonsense")
+    assert [addresses.take() for _ in range(3)] == ["192.0.2.2", "192.0.2.3", "192.0.2.5"]
+    addresses.free("192.0.2.2")
+    assert [addresses.take() for _ in range(3)] == ["192.0.2.6", "192.0.2.2", None]
+
+
+def test_tiny_networks_give_what_they_have() -> None:
+    """A network without room for anybody gives nothing, and says so by None."""
+    assert AddressPool("192.0.2.0/32").take() is None
+    assert AddressPool("fd00::/126").take() == "fd00::2"
+
+
+def test_a_range_may_name_an_address_in_it() -> None:
+    """A server takes 192.0.2.9/29 as the range of a node, so its pods get addresses."""
+    assert AddressPool("192.0.2.9/29").take() == "192.0.2.10"
+
+
+def test_ranges_are_cut_in_step() -> None:
+    """A node's ranges have the same number in each network; foreign ones keep theirs."""
+    ranges = NodeRanges(("10.0.0.0/22", "fd00::/48"), sizes=(24, 64))
+    ranges.note(("10.0.1.0/24",))
+    assert ranges.take() == ("10.0.0.0/24", "fd00::/64")
+    assert ranges.take() == ("10.0.2.0/24", "fd00:0:0:2::/64")
+    assert ranges.take() == ("10.0.3.0/24", "fd00:0:0:3::/64")
+    assert ranges.take() is None
+    ranges.free(("10.0.1.0/24",))
+    assert ranges.take() == ("10.0.1.0/24", "fd00:0:0:1::/64")
+
+
+def test_a_large_foreign_range_covers_all_it_covers() -> None:
+    """A Node that brings a larger block takes all the numbers in it."""
+    ranges = NodeRanges(("10.0.0.0/22",), sizes=(24,))
+    ranges.note(("10.0.0.0/23", "172.16.0.0/24", "nonsense"))
+    assert ranges.take() == ("10.0.2.0/24",)
+
+
+def lived(start: Pod, *, remembering: bool, seconds: int) -> list[tuple[float, object]]:
+    """What is written about a pod in some time, by a kubelet with or without a memory."""
+    place = PodAddresses(("192.0.2.1",), ("10.0.0.2",))
+    whole, now, told = start, NOW, list[tuple[float, object]]()
+    progress = read(whole, now)
+    while now <= NOW + seconds:
+        step = advance(whole, progress, STAGES, now=now, seed=1)
+        status = report(whole, step.progress, place, now)
+        if status is not None:
+            told.append((now, status))
+            shown = convert(Pod, {"metadata": {}, "status": status}).status
+            whole = Pod(metadata=start.metadata, spec=start.spec, status=shown)
+        progress = step.progress if remembering else read(whole, now)
+        if step.again == inf:
+            break
+        now = step.again
+    return told
+
+
+SECONDS = st.integers(0, 20).map(lambda number: f"{number}s")
+
+
+@settings(deadline=None)
+@given(
+    restart=st.sampled_from(["Always", "OnFailure", "Never"]),
+    marks=st.fixed_dictionaries(
+        {},
+        optional={
+            "starts_after": SECONDS,
+            "ready_after": SECONDS,
+            "runs_for": SECONDS,
+            "exit_code": st.sampled_from(["0", "1"]),
+            "unready": st.just("true"),
+        },
+    ),
+)
+def test_all_that_matters_is_in_the_object(restart: str, marks: dict[str, str]) -> None:
+    """A kubelet that forgets everything between two looks writes what one that remembers does."""
+    whole = pod(restart=restart, **marks)
+    first = lived(whole, remembering=True, seconds=200)
+    assert lived(whole, remembering=False, seconds=200) == first
+    times = [moment for moment, _ in first]
+    assert times == sorted(times)
+    assert len(first) < 40

@@ -1,0 +1,414 @@
+"""Lost, cordoned, tainted and deleted nodes, and what becomes of their pods, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+from tests.embedded.virtual_cluster import EPOCH, VirtualCluster, until, virtual_cluster
+
+from zonewise.api.errors import ServerError, Status
+from zonewise.api.meta import ObjectMeta
+from zonewise.api.objects.core import Node
+from zonewise.api.objects.events import Event
+from zonewise.api.objects.pod import Pod
+from zonewise.embedded.components.kubelet import FAILED, KUBELET, Kubelets
+from zonewise.embedded.components.nodelifecycle import (
+    NodeLifecycle,
+    NodeLifecycleSettings,
+    PodCollector,
+    TaintEviction,
+)
+from zonewise.runtime.client.client import Client
+from zonewise.runtime.controller.components import ComponentGroup
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
+
+PARTS: dict[str, Any] = {
+    "kubelets": Kubelets,
+    "node-controller": NodeLifecycle,
+    "taint-eviction-controller": TaintEviction,
+    "pod-garbage-collector": PodCollector,
+}
+ZONE = "topology.kubernetes.io/zone"
+PREFIX = "node.kubernetes.io/"
+LOST = {(PREFIX + "unreachable", "NoSchedule"), (PREFIX + "unreachable", "NoExecute")}
+
+
+class Scene:
+    """A cluster with nodes `a1`, `a2`, `b1`... of the zones `a`, `b`... that are ready."""
+
+    def __init__(self, cluster: VirtualCluster) -> None:
+        self.client = cluster.client
+        self.nodes = cluster.components.cache.store(Node)
+        self.pods = cluster.components.cache.store(Pod)
+
+    async def build(self, *names: str) -> None:
+        for name in names:
+            meta = ObjectMeta(name=name, labels={ZONE: name[0]})
+            await self.client.create(Node(metadata=meta))
+        await until(lambda: all(self.ready(name) == "True" for name in names))
+        await until(lambda: not any(self.taints(name) for name in names))
+
+    async def run(self, name: str, node: str, **spec: Any) -> None:
+        """Create a pod on a node and wait until it is ready."""
+        body = {
+            "metadata": {"name": name},
+            "spec": {"nodeName": node, "containers": [{"name": "c", "image": "x"}], **spec},
+        }
+        path = "/api/v1/namespaces/default/pods"
+        await self.client.raw("POST", path, body=msgspec.json.encode(body))
+        await until(lambda: self.pod_ready(name) == "True")
+
+    async def fail(self, *names: str, heal: bool = False) -> None:
+        for name in names:
+            body = {"metadata": {"annotations": {FAILED: None if heal else "yes"}}}
+            await self.client.patch(Node, name, None, body)
+
+    def ready(self, name: str) -> str:
+        node = self.nodes.get(("", name))
+        conditions = node.status.conditions if node else ()
+        return next((one.status for one in conditions if one.type == "Ready"), "")
+
+    def taints(self, name: str) -> set[tuple[str, str]]:
+        node = self.nodes.get(("", name))
+        return {(one.key, one.effect) for one in node.spec.taints} if node else set()
+
+    async def tainted(self, name: str, want: set[tuple[str, str]]) -> None:
+        await until(lambda: self.taints(name) == want)
+
+    def pod(self, name: str) -> Pod:
+        found = self.pods.get(("default", name))
+        assert found is not None, f"{name} is gone"
+        return found
+
+    def gone(self, name: str) -> bool:
+        return ("default", name) not in self.pods
+
+    def pod_ready(self, name: str) -> str:
+        found = self.pods.get(("default", name))
+        conditions = found.status.conditions if found else ()
+        return next((one.status for one in conditions if one.type == "Ready"), "")
+
+
+async def test_a_pod_that_was_replaced_meanwhile_does_not_spare_its_node(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A lost node is tainted although one of its pods is another one of that name by now."""
+    original = Client.patch_status
+    replaced: list[str] = []
+
+    async def patch_status(client: Client, item: Any, status: object, **options: Any) -> Any:
+        if isinstance(item, Pod) and item.metadata.name == "web" and armed and not replaced:
+            replaced.append(item.metadata.uid)
+            await client.delete(Pod, "web", "default", grace_period=0)
+            await scene.run("web", "b1")
+        return await original(client, item, status, **options)
+
+    armed = False
+    monkeypatch.setattr(Client, "patch_status", patch_status)
+    async with virtual_cluster(PARTS) as cluster:
+        scene = Scene(cluster)
+        await scene.build("a1", "a2", "b1")
+        await scene.run("web", "a1")
+        await scene.run("other", "a1")
+        armed = True
+        await scene.fail("a1")
+        await scene.tainted("a1", LOST)
+        assert replaced
+        await until(lambda: scene.pod_ready("other") == "False")
+        assert scene.pod_ready("web") == "True"
+    assert "not retried" not in capsys.readouterr().err
+
+
+async def test_a_silent_node_is_lost_and_its_pods_leave_after_their_time() -> None:
+    """Silence ends in Unknown, two taints, unready pods, and after 300 s their deletion."""
+    async with virtual_cluster(PARTS) as cluster:
+        scene = Scene(cluster)
+        await scene.build("a1", "a2", "b1")
+        await scene.run("web", "a1")
+        await scene.run("patient", "a1", tolerations=[{"operator": "Exists"}])
+        await scene.fail("a1")
+        await asyncio.sleep(15)
+        assert scene.ready("a1") == "True"
+        await until(lambda: scene.ready("a1") == "Unknown")
+        await until(lambda: scene.taints("a1") == LOST)
+        node = scene.nodes.get(("", "a1"))
+        assert node is not None
+        assert {(one.reason, one.status) for one in node.status.conditions} == {
+            ("NodeStatusUnknown", "Unknown")
+        }
+        assert scene.pod_ready("web") == "False"
+        assert scene.pod_ready("patient") == "False"
+        await asyncio.sleep(290)
+        assert scene.pod("web").metadata.deletion_timestamp is None
+        await until(lambda: scene.pod("web").metadata.deletion_timestamp is not None)
+        target = next(
+            one for one in scene.pod("web").status.conditions if one.type == "DisruptionTarget"
+        )
+        assert target.reason == "DeletionByTaintManager"
+        await asyncio.sleep(100)
+        assert not scene.gone("web"), "nobody is there to finish its deletion"
+        assert scene.pod("patient").metadata.deletion_timestamp is None
+        await scene.fail("a1", heal=True)
+        await until(lambda: scene.ready("a1") == "True" and not scene.taints("a1"))
+        await until(lambda: scene.gone("web") and scene.pod_ready("patient") == "True")
+
+
+async def test_a_node_that_returns_in_time_keeps_its_pods() -> None:
+    """Taints go when the node is back, and nobody is deleted."""
+    async with virtual_cluster(PARTS) as cluster:
+        scene = Scene(cluster)
+        await scene.build("a1", "a2")
+        await scene.run("web", "a1")
+        await scene.fail("a1")
+        await until(lambda: scene.taints("a1") == LOST)
+        await asyncio.sleep(100)
+        await scene.fail("a1", heal=True)
+        await until(lambda: not scene.taints("a1") and scene.pod_ready("web") == "True")
+        await asyncio.sleep(600)
+        assert scene.pod_ready("web") == "True"
+
+
+async def test_cordon_is_a_taint() -> None:
+    """spec.unschedulable and the taint come and go together."""
+    async with virtual_cluster(PARTS) as cluster:
+        scene = Scene(cluster)
+        await scene.build("a1")
+        await scene.client.patch(Node, "a1", None, {"spec": {"unschedulable": True}})
+        cordoned = {("node.kubernetes.io/unschedulable", "NoSchedule")}
+        await until(lambda: scene.taints("a1") == cordoned)
+        await scene.client.patch(Node, "a1", None, {"spec": {"unschedulable": None}})
+        await until(lambda: not scene.taints("a1"))
+
+
+async def test_a_node_that_never_speaks_is_lost_after_its_startup_grace() -> None:
+    """A Node without a kubelet keeps silent for a minute, then is in an unknown state."""
+    async with virtual_cluster(PARTS) as cluster:
+        scene = Scene(cluster)
+        await scene.build("a1")
+        meta = ObjectMeta(name="a2", annotations={KUBELET: "none"})
+        await scene.client.create(Node(metadata=meta))
+        await asyncio.sleep(55)
+        assert scene.ready("a2") == ""
+        await until(lambda: scene.ready("a2") == "Unknown")
+        await until(lambda: scene.taints("a2") == LOST)
+        node = scene.nodes.get(("", "a2"))
+        assert node is not None
+        assert {one.reason for one in node.status.conditions} == {"NodeStatusNeverUpdated"}
+
+
+async def test_what_a_kubelet_says_becomes_taints() -> None:
+    """A node that says it is not ready, or under pressure, has the taints for it."""
+    async with virtual_cluster(PARTS) as cluster:
+        scene = Scene(cluster)
+        await scene.build("a1")
+        meta = ObjectMeta(name="b1", annotations={KUBELET: "none"})
+        await scene.client.create(Node(metadata=meta))
+        for says, taints in (
+            ({"Ready": "True", "DiskPressure": "True"}, {("disk-pressure", "NoSchedule")}),
+            ({"Ready": "False"}, {("not-ready", "NoSchedule"), ("not-ready", "NoExecute")}),
+            ({"Ready": "True"}, set()),
+        ):
+            conditions = [{"type": kind, "status": status} for kind, status in says.items()]
+            await scene.client.patch(
+                Node, "b1", None, {"status": {"conditions": conditions}}, subresource="status"
+            )
+            await scene.tainted("b1", {(PREFIX + key, effect) for key, effect in taints})
+
+
+async def test_pods_are_driven_away_by_any_taint_of_that_kind() -> None:
+    """NoExecute taints evict who does not tolerate them; taken back in time, they do not."""
+    async with virtual_cluster(PARTS) as cluster:
+        scene = Scene(cluster)
+        await scene.build("a1")
+        minute = {"key": "example.com/out", "effect": "NoExecute", "tolerationSeconds": 60}
+        await scene.run("waits", "a1", tolerations=[{**minute, "operator": "Exists"}])
+        await scene.run("stays", "a1", tolerations=[{"key": "example.com/out", "value": "x"}])
+        await scene.run("goes", "a1")
+        await asyncio.sleep(100)
+        taint = {"key": "example.com/out", "value": "x", "effect": "NoExecute"}
+        await scene.client.patch(Node, "a1", None, {"spec": {"taints": [taint]}})
+        await until(lambda: scene.gone("goes"))
+        await asyncio.sleep(30)
+        assert not scene.gone("waits")
+        await scene.client.patch(Node, "a1", None, {"spec": {"taints": []}})
+        await asyncio.sleep(100)
+        assert not scene.gone("waits")
+        notes = {
+            one.note
+            for one in await scene.client.list(Event, "default")
+            if one.reason == "TaintManagerEviction"
+        }
+        assert notes == {
+            "Marking for deletion Pod default/goes",
+            "Cancelling deletion of Pod default/waits",
+        }
+        await scene.client.patch(Node, "a1", None, {"spec": {"taints": [taint]}})
+        await asyncio.sleep(62)
+        assert scene.gone("waits") and not scene.gone("stays")
+
+
+async def test_a_lost_zone_is_evicted_node_by_node() -> None:
+    """When a whole zone is lost its nodes are given up one every ten seconds."""
+    async with virtual_cluster(PARTS) as cluster:
+        scene = Scene(cluster)
+        await scene.build("a1", "a2", "a3", "b1")
+        await scene.fail("a1", "a2", "a3")
+        await until(lambda: all(scene.ready(name) == "Unknown" for name in ("a1", "a2", "a3")))
+        counts = []
+        for _ in range(4):
+            await asyncio.sleep(8)
+            counts.append(sum(scene.taints(name) >= LOST for name in ("a1", "a2", "a3")))
+        assert counts[-1] == 3
+        assert counts != [3, 3, 3, 3]
+
+
+async def test_a_small_zone_that_is_mostly_lost_keeps_its_pods() -> None:
+    """With most of a small zone lost, the fault is likely elsewhere: no more nodes are given up."""
+    async with virtual_cluster(PARTS) as cluster:
+        scene = Scene(cluster)
+        names = ("a1", "a2", "a3", "a4", "a5")
+        await scene.build(*names, "b1")
+        lost = names[:4]
+        await scene.fail(*lost)
+        await until(lambda: all(scene.ready(name) == "Unknown" for name in lost))
+        await asyncio.sleep(5)
+        given_up = {name for name in lost if scene.taints(name) >= LOST}
+        await asyncio.sleep(300)
+        assert {name for name in lost if scene.taints(name) >= LOST} == given_up
+        assert len(given_up) < 4
+
+
+async def test_nobody_is_evicted_when_every_zone_is_lost() -> None:
+    """Taints that drive pods away are taken back when all is lost, and pods stay."""
+    async with virtual_cluster(PARTS) as cluster:
+        scene = Scene(cluster)
+        await scene.build("a1", "b1")
+        await scene.run("web", "a1")
+        await scene.fail("a1", "b1")
+        await until(lambda: all(scene.ready(name) == "Unknown" for name in ("a1", "b1")))
+        await asyncio.sleep(10)
+        assert not any(scene.taints(name) >= LOST for name in ("a1", "b1"))
+        await asyncio.sleep(900)
+        assert scene.pod("web").metadata.deletion_timestamp is None
+        await scene.fail("b1", heal=True)
+        await until(lambda: scene.ready("b1") == "True")
+        await until(lambda: scene.taints("a1") == LOST)
+        await asyncio.sleep(310)
+        assert scene.pod("web").metadata.deletion_timestamp is not None
+
+
+async def test_pods_of_a_deleted_node_are_removed() -> None:
+    """Pods outlive their Node by seconds; one that is made anew in time keeps them."""
+    async with virtual_cluster(PARTS) as cluster:
+        scene = Scene(cluster)
+        await scene.build("a1", "a2")
+        await scene.run("web", "a1")
+        await scene.run("other", "a2")
+        seen: list[tuple[str, str]] = []
+
+        def watch(_: Pod | None, pod: Pod | None) -> None:
+            for one in pod.status.conditions if pod else ():
+                if pod and one.type == "DisruptionTarget":
+                    seen.append((pod.status.phase, one.reason))
+
+        scene.pods.on_change(watch)
+        await scene.client.delete(Node, "a1")
+        await scene.client.delete(Node, "a2")
+        await asyncio.sleep(5)
+        await scene.build("a2")
+        assert not scene.gone("web")
+        await until(lambda: scene.gone("web"), within=40)
+        assert set(seen) == {("Failed", "DeletionByPodGC")}
+        await asyncio.sleep(60)
+        assert scene.pod_ready("other") == "True"
+
+
+async def test_terminating_pods_of_a_node_out_of_service_are_removed() -> None:
+    """Who declares a lost node out of service gets the pods' names back at once."""
+    async with virtual_cluster(PARTS) as cluster:
+        scene = Scene(cluster)
+        await scene.build("a1", "b1")
+        await scene.run("web", "a1", tolerations=[{"operator": "Exists"}])
+        await scene.run("stays", "a1", tolerations=[{"operator": "Exists"}])
+        await scene.fail("a1")
+        await until(lambda: scene.taints("a1") == LOST)
+        await scene.client.delete(Pod, "web", "default")
+        await asyncio.sleep(60)
+        assert not scene.gone("web")
+        node = await scene.client.get(Node, "a1")
+        out = {"key": "node.kubernetes.io/out-of-service", "effect": "NoExecute"}
+        taints = [*msgspec.to_builtins(node.spec.taints), out]
+        await scene.client.patch(Node, "a1", None, {"spec": {"taints": taints}})
+        await until(lambda: scene.gone("web"))
+        assert not scene.gone("stays")
+
+
+async def test_the_oldest_finished_pods_go_beyond_a_number() -> None:
+    """Finished pods are kept up to a number."""
+    few = NodeLifecycleSettings(finished_pods=2)
+    parts = {**PARTS, "pod-garbage-collector": lambda context: PodCollector(context, few)}
+    async with virtual_cluster(parts) as cluster:
+        scene = Scene(cluster)
+        await scene.build("a1")
+        for name in ("first", "second", "third", "fourth"):
+            await scene.run(name, "a1", restartPolicy="Never")
+            await asyncio.sleep(1.5)
+        await until(lambda: len(scene.pods) == 2)
+        assert {pod.metadata.name for pod in scene.pods} == {"third", "fourth"}
+
+
+async def test_a_finished_pod_that_may_not_go_ends_no_collector() -> None:
+    """Whatever refuses a deletion, such as a broken webhook, is asked again later."""
+    refusals = [ServerError(Status(message="a webhook is broken"))] * 2
+
+    class Hindered(PodCollector):
+        async def _remove(self, pod: Pod, *, because: str) -> None:
+            if refusals:
+                raise refusals.pop()
+            await super()._remove(pod, because=because)
+
+    none = NodeLifecycleSettings(finished_pods=0)
+    parts = {**PARTS, "pod-garbage-collector": lambda context: Hindered(context, none)}
+    async with virtual_cluster(parts) as cluster:
+        scene = Scene(cluster)
+        await scene.build("a1")
+        await scene.run("done", "a1", restartPolicy="Never")
+        await until(lambda: scene.gone("done"))
+        assert not refusals
+
+
+async def test_a_machine_that_slept_blames_nobody() -> None:
+    """Time that passed while this process stood still is not held against its nodes."""
+    slept = 0.0
+    loop = asyncio.get_running_loop()
+    async with virtual_cluster({}) as cluster:
+        components = ComponentGroup(
+            cluster.server.connect,
+            clock=lambda: EPOCH + slept + loop.time(),
+            rng=random.Random(1),
+        )
+        for name, make in PARTS.items():
+            components.add(name, make)
+        scene = Scene(replace(cluster, components=components))
+        seen: list[str] = []
+        work = asyncio.create_task(components.run())
+        try:
+            await scene.build("a1", "a2", "b1")
+            scene.nodes.on_change(
+                lambda _, node: seen.append(scene.ready(node.metadata.name) if node else "gone")
+            )
+            await asyncio.sleep(49)
+            slept = 3600.0
+            await asyncio.sleep(100)
+            assert set(seen) == {"True"}
+            await scene.fail("a1")
+            await until(lambda: scene.ready("a1") == "Unknown")
+        finally:
+            work.cancel()
+            await asyncio.gather(work, return_exceptions=True)

@@ -1,0 +1,444 @@
+"""The scheduler over an embedded server, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from random import Random
+from typing import Any
+
+import msgspec
+import pytest
+from tests.embedded.virtual_cluster import EPOCH, VirtualCluster, until, virtual_cluster
+
+from zonewise.api import Node, Pod, convert, decode
+from zonewise.api.meta import ObjectMeta, OwnerReference
+from zonewise.api.objects.events import Event
+from zonewise.api.objects.pod import PodCondition
+from zonewise.api.objects.storage import PersistentVolumeClaim
+from zonewise.embedded.components.scheduler.scheduler import Scheduler
+from zonewise.runtime.controller.components import ComponentContext, ComponentGroup
+from zonewise.scheduling.volumes import SELECTED_NODE
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
+
+ZONE = "topology.kubernetes.io/zone"
+PARTS = {"default-scheduler": Scheduler}
+
+
+async def add_node(cluster: VirtualCluster, name: str, *, cpu: str = "4", zone: str = "a") -> None:
+    """A node that is ready to take pods."""
+    node = {
+        "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name, ZONE: zone}},
+        "spec": {},
+        "status": {"allocatable": {"cpu": cpu, "memory": "8Gi", "pods": "110"}},
+    }
+    made = await cluster.client.create(convert(Node, node))
+    # A new node is tainted until its kubelet speaks; here nobody does.
+    assert made.spec.taints
+    await cluster.client.patch(Node, name, None, {"spec": {"taints": None}})
+
+
+async def add_pod(
+    cluster: VirtualCluster,
+    name: str,
+    *,
+    cpu: str = "1",
+    labels: dict[str, str] | None = None,
+    **spec: Any,
+) -> Pod:
+    """A pod of one container."""
+    container = {"name": "c", "image": "i", "resources": {"requests": {"cpu": cpu}}}
+    pod = {
+        "metadata": {"name": name, "namespace": "default", "labels": labels or {}},
+        "spec": {"containers": [container], **spec},
+    }
+    path = Pod.resource.path("default")
+    answer = await cluster.client.raw("POST", path, body=msgspec.json.encode(pod))
+    return decode(Pod, answer.body)
+
+
+def condition(
+    cluster: VirtualCluster, name: str, kind: str = "PodScheduled"
+) -> PodCondition | None:
+    """A condition of a pod, as far as the cache knows."""
+    pod = cluster.components.cache.store(Pod).get(("default", name))
+    found = pod.status.conditions if pod is not None else ()
+    return next((one for one in found if one.type == kind), None)
+
+
+def refused(cluster: VirtualCluster, name: str) -> str:
+    """Why a pod has no node, as it is told."""
+    said = condition(cluster, name)
+    return said.message if said is not None and said.status == "False" else ""
+
+
+async def events(cluster: VirtualCluster, reason: str) -> set[str]:
+    """What was told with a reason."""
+    await asyncio.sleep(1)
+    return {one.note for one in await cluster.client.list(Event) if one.reason == reason}
+
+
+async def create(cluster: VirtualCluster, path: str, obj: dict[str, Any]) -> None:
+    """Create any object."""
+    await cluster.client.raw("POST", path, body=msgspec.json.encode(obj))
+
+
+async def add_priority(cluster: VirtualCluster, name: str, value: int) -> None:
+    """A class of pods."""
+    obj = {"metadata": {"name": name}, "value": value}
+    await create(cluster, "/apis/scheduling.k8s.io/v1/priorityclasses", obj)
+
+
+def node_of(cluster: VirtualCluster, name: str) -> str:
+    """The node a pod is bound to, as far as the cache knows."""
+    pod = cluster.components.cache.store(Pod).get(("default", name))
+    return pod.spec.node_name if pod is not None else ""
+
+
+async def test_pods_are_bound_and_spread_over_zones() -> None:
+    """Pods get nodes within the bounds of their constraints, and an event says so."""
+    async with virtual_cluster(PARTS) as cluster:
+        for number in range(6):
+            await add_node(cluster, f"n{number}", zone="abc"[number % 3])
+        constraint = {
+            "maxSkew": 1,
+            "topologyKey": ZONE,
+            "whenUnsatisfiable": "DoNotSchedule",
+            "labelSelector": {"matchLabels": {"app": "web"}},
+        }
+        for number in range(9):
+            await add_pod(
+                cluster,
+                f"p{number}",
+                labels={"app": "web"},
+                topologySpreadConstraints=[constraint],
+            )
+        await until(lambda: all(node_of(cluster, f"p{number}") for number in range(9)))
+        pods = cluster.components.cache.store(Pod)
+        zones = sorted(pod.metadata.labels[ZONE] for pod in pods)
+        assert zones == ["a"] * 3 + ["b"] * 3 + ["c"] * 3
+        told = f"Successfully assigned default/p0 to {node_of(cluster, 'p0')}"
+        assert told in await events(cluster, "Scheduled")
+
+
+async def test_a_pod_that_fits_nowhere_is_told_why_and_tried_when_it_may_help() -> None:
+    """Condition and event carry the reasons; a node with room is used as soon as it comes."""
+    async with virtual_cluster(PARTS) as cluster:
+        await add_node(cluster, "small", cpu="1")
+        await add_pod(cluster, "p", cpu="2")
+        await until(lambda: bool(refused(cluster, "p")))
+        message = refused(cluster, "p")
+        assert message.startswith("0/1 nodes are available: 1 Insufficient cpu. ")
+        said = condition(cluster, "p")
+        assert said is not None and (said.reason, said.observed_generation) == ("Unschedulable", 1)
+        assert message in await events(cluster, "FailedScheduling")
+        await add_node(cluster, "large", cpu="4")
+        await until(lambda: node_of(cluster, "p") == "large", within=3)
+
+
+async def test_nothing_is_tried_while_nothing_happens() -> None:
+    """A pod that fits nowhere rests for minutes, and is looked at from time to time only."""
+    found: list[Scheduler] = []
+
+    def part(context: ComponentContext) -> Scheduler:
+        found.append(Scheduler(context))
+        return found[0]
+
+    async with virtual_cluster({"default-scheduler": part}) as cluster:
+        await add_node(cluster, "n")
+        await add_pod(cluster, "p", cpu="9")
+        await until(lambda: bool(refused(cluster, "p")))
+        await asyncio.sleep(30)
+        before = found[0].attempts
+        assert before <= 2
+        await asyncio.sleep(620)
+        assert before + 1 <= found[0].attempts <= before + 3
+
+
+async def test_the_more_important_pod_is_served_first() -> None:
+    """Of pods that wait for one node, priority decides, not who came first."""
+    async with virtual_cluster(PARTS) as cluster:
+        await add_priority(cluster, "high", 100)
+        await add_pod(cluster, "first", cpu="3")
+        await add_pod(cluster, "second", cpu="3", priorityClassName="high")
+        await until(lambda: bool(refused(cluster, "first") and refused(cluster, "second")))
+        await asyncio.sleep(15)
+        await add_node(cluster, "n", cpu="4")
+        await until(lambda: bool(node_of(cluster, "second")))
+        assert not node_of(cluster, "first")
+
+
+async def test_less_important_pods_make_room() -> None:
+    """Victims are marked and deleted, the node is kept free, and the pod moves in."""
+    async with virtual_cluster(PARTS) as cluster:
+        await add_priority(cluster, "high", 100)
+        await add_node(cluster, "n", cpu="4")
+        await add_pod(cluster, "victim", cpu="3")
+        await until(lambda: bool(node_of(cluster, "victim")))
+        pod = await add_pod(cluster, "p", cpu="3", priorityClassName="high")
+        pods = cluster.components.cache.store(Pod)
+
+        def nominated() -> bool:
+            found, victim = pods.get(("default", "p")), pods.get(("default", "victim"))
+            if found is None or victim is None or not victim.metadata.deletion_timestamp:
+                return False
+            return found.status.nominated_node_name == "n"
+
+        await until(nominated)
+        assert refused(cluster, "p") == "0/1 nodes are available: 1 Insufficient cpu."
+        marked = condition(cluster, "victim", "DisruptionTarget")
+        assert marked is not None and (marked.status, marked.reason, marked.message) == (
+            "True",
+            "PreemptionByScheduler",
+            "default-scheduler: preempting to accommodate a higher priority pod",
+        )
+        notes = await events(cluster, "Preempted")
+        assert notes == {f"Preempted by pod {pod.metadata.uid} on node n"}
+        # Room that is kept free is not for a less important pod that comes meanwhile.
+        await add_pod(cluster, "late", cpu="2")
+        await until(lambda: bool(refused(cluster, "late")))
+        await cluster.client.delete(Pod, "victim", "default", grace_period=0)
+        await until(lambda: node_of(cluster, "p") == "n")
+        await asyncio.sleep(15)
+        assert not node_of(cluster, "late")
+
+
+async def test_pods_of_others_and_gated_pods_are_left_alone() -> None:
+    """Another scheduler's pods get nothing; a gated pod is scheduled when its gates are gone."""
+    async with virtual_cluster(PARTS) as cluster:
+        await add_node(cluster, "n")
+        await add_pod(cluster, "foreign", schedulerName="mine")
+        await add_pod(cluster, "gated", schedulingGates=[{"name": "example.com/wait"}])
+        await add_pod(cluster, "plain")
+        await until(lambda: node_of(cluster, "plain") == "n")
+        await asyncio.sleep(20)
+        assert not node_of(cluster, "foreign") and not condition(cluster, "foreign")
+        assert not node_of(cluster, "gated")
+        await cluster.client.patch(Pod, "gated", "default", {"spec": {"schedulingGates": None}})
+        await until(lambda: node_of(cluster, "gated") == "n", within=3)
+
+
+async def test_a_claim_that_waits_is_told_the_node_and_waited_for() -> None:
+    """The node is written on the claim; the pod is bound when the claim is."""
+    async with virtual_cluster(PARTS) as cluster:
+        await add_node(cluster, "n")
+        obj: dict[str, Any] = {
+            "metadata": {"name": "later"},
+            "provisioner": "example.com/maker",
+            "volumeBindingMode": "WaitForFirstConsumer",
+        }
+        await create(cluster, "/apis/storage.k8s.io/v1/storageclasses", obj)
+        volumes = [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]
+        await add_pod(cluster, "p", volumes=volumes)
+        await until(lambda: '"c" not found' in refused(cluster, "p"))
+        spec = {
+            "storageClassName": "later",
+            "accessModes": ["ReadWriteOnce"],
+            "resources": {"requests": {"storage": "1Gi"}},
+        }
+        claim = {"metadata": {"name": "c"}, "spec": spec}
+        await create(cluster, PersistentVolumeClaim.resource.path("default"), claim)
+        claims = cluster.components.cache.store(PersistentVolumeClaim)
+
+        def told() -> bool:
+            found = claims.get(("default", "c"))
+            return found is not None and found.metadata.annotations.get(SELECTED_NODE) == "n"
+
+        await until(told)
+        await asyncio.sleep(5)
+        assert not node_of(cluster, "p")
+        made = {
+            "metadata": {"name": "pv"},
+            "spec": {
+                "capacity": {"storage": "1Gi"},
+                "accessModes": ["ReadWriteOnce"],
+                "csi": {"driver": "example.com", "volumeHandle": "pv"},
+            },
+        }
+        await create(cluster, "/api/v1/persistentvolumes", made)
+        bound = {
+            "metadata": {"annotations": {"pv.kubernetes.io/bind-completed": "yes"}},
+            "spec": {"volumeName": "pv"},
+        }
+        await cluster.client.patch(PersistentVolumeClaim, "c", "default", bound)
+        await until(lambda: node_of(cluster, "p") == "n", within=3)
+
+
+async def wait_for_volumes(cluster: VirtualCluster) -> None:
+    """A class of volumes that wait for their node, a claim of it, and a pod that uses the claim."""
+    obj: dict[str, Any] = {
+        "metadata": {"name": "later"},
+        "provisioner": "example.com/maker",
+        "volumeBindingMode": "WaitForFirstConsumer",
+    }
+    await create(cluster, "/apis/storage.k8s.io/v1/storageclasses", obj)
+    spec = {
+        "storageClassName": "later",
+        "accessModes": ["ReadWriteOnce"],
+        "resources": {"requests": {"storage": "1Gi"}},
+    }
+    claim = {"metadata": {"name": "c"}, "spec": spec}
+    await create(cluster, PersistentVolumeClaim.resource.path("default"), claim)
+    volumes = [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]
+    await add_pod(cluster, "p", volumes=volumes)
+
+
+def selected(cluster: VirtualCluster) -> str:
+    """The node that the claim was told."""
+    found = cluster.components.cache.store(PersistentVolumeClaim).get(("default", "c"))
+    return found.metadata.annotations.get(SELECTED_NODE, "") if found is not None else ""
+
+
+async def test_a_claim_whose_node_was_taken_off_is_told_another_at_once() -> None:
+    """A provisioner that cannot serve a node says so by that; the pod is scheduled anew."""
+    async with virtual_cluster(PARTS) as cluster:
+        await add_node(cluster, "n")
+        await wait_for_volumes(cluster)
+        await until(lambda: selected(cluster) == "n")
+        await cluster.client.patch(Node, "n", None, {"spec": {"unschedulable": True}})
+        await add_node(cluster, "m")
+        body = {"metadata": {"annotations": {SELECTED_NODE: None}}}
+        await cluster.client.patch(PersistentVolumeClaim, "c", "default", body)
+        await until(lambda: selected(cluster) == "m", within=15)
+        assert await events(cluster, "FailedScheduling") == {
+            'running PreBind plugin "VolumeBinding": binding volumes:'
+            ' provisioning failed for PVC "c"'
+        }
+
+
+async def test_a_pod_is_not_bound_where_its_new_volume_cannot_be_used() -> None:
+    """A provisioner put the volume into another zone than the chosen node's; the pod follows."""
+    async with virtual_cluster(PARTS) as cluster:
+        await add_node(cluster, "n", zone="b")
+        await wait_for_volumes(cluster)
+        await until(lambda: selected(cluster) == "n")
+        needs = {"key": ZONE, "operator": "In", "values": ["a"]}
+        made = {
+            "metadata": {"name": "pv"},
+            "spec": {
+                "capacity": {"storage": "1Gi"},
+                "accessModes": ["ReadWriteOnce"],
+                "storageClassName": "later",
+                "claimRef": {"namespace": "default", "name": "c"},
+                "csi": {"driver": "example.com", "volumeHandle": "pv"},
+                "nodeAffinity": {
+                    "required": {"nodeSelectorTerms": [{"matchExpressions": [needs]}]}
+                },
+            },
+        }
+        bound = {
+            "metadata": {"annotations": {"pv.kubernetes.io/bind-completed": "yes"}},
+            "spec": {"volumeName": "pv"},
+        }
+        # The claim may be seen before its volume is.
+        await cluster.client.patch(PersistentVolumeClaim, "c", "default", bound)
+        await asyncio.sleep(2)
+        assert not node_of(cluster, "p")
+        await create(cluster, "/api/v1/persistentvolumes", made)
+        await until(lambda: "didn't match PersistentVolume's" in refused(cluster, "p"), within=15)
+        assert (
+            'running PreBind plugin "VolumeBinding": binding volumes: pv "pv" node affinity'
+            ' doesn\'t match node "n": no matching NodeSelectorTerms'
+        ) in await events(cluster, "FailedScheduling")
+        await add_node(cluster, "m", zone="a")
+        await until(lambda: node_of(cluster, "p") == "m", within=15)
+
+
+async def test_a_node_that_goes_while_its_volumes_are_made_is_not_waited_for() -> None:
+    """The claim is told another node when the first is gone."""
+    async with virtual_cluster(PARTS) as cluster:
+        await add_node(cluster, "n")
+        await wait_for_volumes(cluster)
+        await until(lambda: selected(cluster) == "n")
+        await cluster.client.delete(Node, "n")
+        note = 'binding volumes: failed to get node "n"'
+        await until(lambda: note in refused(cluster, "p"), within=15)
+
+
+async def test_a_selector_that_nobody_understands_stops_one_pod_and_no_scheduler() -> None:
+    """A pod that wants a label to be greater than a word waits; the next pod gets its node."""
+    async with virtual_cluster(PARTS) as cluster:
+        await add_node(cluster, "n")
+        words = {"key": "cpus", "operator": "Gt", "values": ["many"]}
+        terms = [{"matchExpressions": [words]}]
+        required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+        await add_pod(cluster, "odd", affinity={"nodeAffinity": required})
+        await until(lambda: "didn't match Pod's node affinity" in refused(cluster, "odd"))
+        await add_pod(cluster, "plain")
+        await until(lambda: node_of(cluster, "plain") == "n")
+
+
+async def test_a_new_scheduler_goes_on_where_the_old_one_stopped() -> None:
+    """Who waits, and for whom a node is kept free, is found in the objects."""
+    async with virtual_cluster({}) as cluster:
+        pods = cluster.components.cache.store(Pod)
+        await add_priority(cluster, "high", 100)
+        await add_node(cluster, "n", cpu="4")
+        async with scheduling(cluster):
+            await add_pod(cluster, "victim", cpu="3")
+            await until(lambda: bool(node_of(cluster, "victim")))
+            await add_pod(cluster, "p", cpu="3", priorityClassName="high")
+
+            def nominated() -> bool:
+                found = pods.get(("default", "p"))
+                return found is not None and found.status.nominated_node_name == "n"
+
+            await until(nominated)
+        await cluster.client.delete(Pod, "victim", "default", grace_period=0)
+        await add_pod(cluster, "greedy", cpu="2")
+        async with scheduling(cluster):
+            await until(lambda: node_of(cluster, "p") == "n")
+            await until(lambda: bool(refused(cluster, "greedy")))
+
+
+@asynccontextmanager
+async def scheduling(cluster: VirtualCluster) -> AsyncIterator[None]:
+    """A scheduler of its own, for as long as it is needed."""
+    loop = asyncio.get_running_loop()
+    components = ComponentGroup(
+        cluster.server.connect, clock=lambda: EPOCH + loop.time(), rng=Random(2)
+    )
+    components.add("default-scheduler", Scheduler)
+    work = asyncio.create_task(components.run())
+    try:
+        yield
+    finally:
+        work.cancel()
+        await asyncio.gather(work, return_exceptions=True)
+
+
+def binds(scheduler: Scheduler, pod: Pod) -> bool:
+    """Whether a scheduler knows to which pods a pod belongs."""
+    return str(scheduler.cluster.default_spread.of(pod)) == "app=web"
+
+
+async def test_the_selectors_of_all_workloads_bind_their_pods() -> None:
+    """ReplicaSets, ReplicationControllers and StatefulSets tell which pods belong together."""
+    template = {
+        "metadata": {"labels": {"app": "web"}},
+        "spec": {"containers": [{"name": "c", "image": "i"}]},
+    }
+    by_labels = {"matchLabels": {"app": "web"}}
+    workloads: dict[tuple[str, str, str], Any] = {
+        ("apps/v1", "ReplicaSet", "replicasets"): {"selector": by_labels},
+        ("v1", "ReplicationController", "replicationcontrollers"): {"selector": {"app": "web"}},
+        ("apps/v1", "StatefulSet", "statefulsets"): {"selector": by_labels, "serviceName": "web"},
+    }
+    schedulers: list[Scheduler] = []
+
+    def part(context: ComponentContext) -> Scheduler:
+        schedulers.append(Scheduler(context))
+        return schedulers[-1]
+
+    async with virtual_cluster({"default-scheduler": part}) as cluster:
+        for (version, kind, plural), spec in workloads.items():
+            body = {"metadata": {"name": "web"}, "spec": {**spec, "template": template}}
+            group = "api/v1" if version == "v1" else f"apis/{version}"
+            path = f"/{group}/namespaces/default/{plural}"
+            await cluster.client.raw("POST", path, body=msgspec.json.encode(body))
+            owner = OwnerReference(api_version=version, kind=kind, name="web", controller=True)
+            pod = Pod(metadata=ObjectMeta(namespace="default", owner_references=(owner,)))
+            await until(partial(binds, schedulers[0], pod))

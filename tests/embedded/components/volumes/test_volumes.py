@@ -1,0 +1,281 @@
+"""Claims and volumes on a cluster in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+from tests.embedded.virtual_cluster import VirtualCluster, until, virtual_cluster
+
+from zonewise.api.errors import NotFound
+from zonewise.api.meta import ObjectMeta
+from zonewise.api.objects.core import Node
+from zonewise.api.objects.pod import Pod
+from zonewise.api.objects.storage import LEGACY_CLASS, PersistentVolume, PersistentVolumeClaim
+from zonewise.embedded.components.kubelet import Kubelets
+from zonewise.embedded.components.volumes import Binder, Ephemeral, Protection, Provisioner
+from zonewise.scheduling.volumes import SELECTED_NODE
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
+
+PARTS = {
+    "kubelet": Kubelets,
+    "persistentvolume-binder": Binder,
+    "provisioner": Provisioner,
+    "protection": Protection,
+    "ephemeral": Ephemeral,
+}
+ZONE = "topology.kubernetes.io/zone"
+
+
+async def post(cluster: VirtualCluster, path: str, body: dict[str, Any]) -> None:
+    """Create an object of any kind."""
+    await cluster.client.raw("POST", path, body=msgspec.json.encode(body))
+
+
+def spec(**fields: Any) -> dict[str, Any]:
+    """What a claim asks for."""
+    requests = {"resources": {"requests": {"storage": "1Gi"}}}
+    return {"accessModes": ["ReadWriteOnce"], **requests, **fields}
+
+
+async def claim(cluster: VirtualCluster, name: str = "data", **fields: Any) -> None:
+    """A claim."""
+    body = {"metadata": {"name": name}, "spec": spec(**fields)}
+    await post(cluster, "/api/v1/namespaces/default/persistentvolumeclaims", body)
+
+
+async def volume(cluster: VirtualCluster, name: str, **fields: Any) -> None:
+    """A volume that somebody made by hand."""
+    body = {
+        "capacity": {"storage": "2Gi"},
+        "accessModes": ["ReadWriteOnce"],
+        "persistentVolumeReclaimPolicy": "Retain",
+        "hostPath": {"path": "/tmp"},
+        "storageClassName": "",
+        **fields,
+    }
+    await post(cluster, "/api/v1/persistentvolumes", {"metadata": {"name": name}, "spec": body})
+
+
+async def pod(
+    cluster: VirtualCluster, name: str, *volumes: dict[str, Any], node: str = "n1"
+) -> None:
+    """A pod with volumes, bound to a node."""
+    body = {
+        "nodeName": node,
+        "containers": [{"name": "c", "image": "c"}],
+        "volumes": [{"name": f"v{n}", **one} for n, one in enumerate(volumes)],
+    }
+    await post(
+        cluster, "/api/v1/namespaces/default/pods", {"metadata": {"name": name}, "spec": body}
+    )
+
+
+def phase(cluster: VirtualCluster, name: str = "data") -> str:
+    """The phase of a claim."""
+    found = cluster.components.cache.store(PersistentVolumeClaim).get(("default", name))
+    return found.status.phase if found else ""
+
+
+def volume_phase(cluster: VirtualCluster, name: str) -> str:
+    """The phase of a volume."""
+    found = cluster.components.cache.store(PersistentVolume).get(("", name))
+    return found.status.phase if found else ""
+
+
+async def select(cluster: VirtualCluster, node: str, name: str = "data") -> None:
+    """What the scheduler does when it knows where the claim's first pod goes."""
+    body = {"metadata": {"annotations": {SELECTED_NODE: node}}}
+    await cluster.client.patch(PersistentVolumeClaim, name, "default", body)
+
+
+async def reasons(cluster: VirtualCluster) -> set[str]:
+    """The reasons of all events there are."""
+    await asyncio.sleep(0.5)
+    answer = await cluster.client.raw("GET", "/apis/events.k8s.io/v1/events")
+    return {item["reason"] for item in msgspec.json.decode(answer.body)["items"]}
+
+
+async def class_there(cluster: VirtualCluster) -> None:
+    """Wait for the default class, which claims without a class get when they are made."""
+    await until(
+        lambda: (
+            cluster.server.state.latest("storage.k8s.io/storageclasses", "", "standard") is not None
+        )
+    )
+
+
+DEFAULT = "storageclass.kubernetes.io/is-default-class"
+BETA_DEFAULT = "storageclass.beta.kubernetes.io/is-default-class"
+
+
+async def storage_class(cluster: VirtualCluster, name: str, **marks: str) -> None:
+    """A class whose volumes are made at once."""
+    body = {"metadata": {"name": name, "annotations": marks}, "provisioner": "zonewise.io/embedded"}
+    await post(cluster, "/apis/storage.k8s.io/v1/storageclasses", body)
+
+
+async def test_early_and_late_claims_get_the_same_default_class() -> None:
+    """Of default classes of one second the first name counts, also by the beta annotation."""
+    async with virtual_cluster({"persistentvolume-binder": Binder}) as cluster:
+        await claim(cluster, "early")
+        await until(lambda: phase(cluster, "early") == "Pending")
+        await storage_class(cluster, "a", **{BETA_DEFAULT: "true"})
+        await storage_class(cluster, "b", **{DEFAULT: "true"})
+        await claim(cluster, "late")
+        await asyncio.sleep(60)
+        for name in ("early", "late"):
+            found = await cluster.client.get(PersistentVolumeClaim, name, "default")
+            assert (name, found.spec.storage_class_name) == (name, "a")
+
+
+async def test_a_claim_may_name_its_class_by_the_annotation_of_old() -> None:
+    """The class that is named by annotation is used; the default one is not put beside it."""
+    async with virtual_cluster(PARTS) as cluster:
+        await class_there(cluster)
+        await storage_class(cluster, "fast")
+        old = {"name": "data", "annotations": {LEGACY_CLASS: "fast"}}
+        body = {"metadata": old, "spec": spec()}
+        await post(cluster, "/api/v1/namespaces/default/persistentvolumeclaims", body)
+        await until(lambda: phase(cluster) == "Bound")
+        found = await cluster.client.get(PersistentVolumeClaim, "data", "default")
+        made = await cluster.client.get(PersistentVolume, found.spec.volume_name)
+        assert (found.spec.storage_class_name, made.spec.storage_class_name) == (None, "fast")
+
+
+async def test_a_claim_waits_for_its_node_and_gets_a_volume_in_its_zone() -> None:
+    """The default class waits; the volume's affinity is the zone of the chosen node."""
+    async with virtual_cluster(PARTS) as cluster:
+        await cluster.client.create(Node(metadata=ObjectMeta(name="n1", labels={ZONE: "b"})))
+        await class_there(cluster)
+        await claim(cluster)
+        await until(lambda: phase(cluster) == "Pending")
+        await asyncio.sleep(5)
+        assert "WaitForFirstConsumer" in await reasons(cluster)
+        await select(cluster, "n1")
+        await until(lambda: phase(cluster) == "Bound")
+        found = await cluster.client.get(PersistentVolumeClaim, "data", "default")
+        assert found.status.capacity == {"storage": "1Gi"}
+        made = await cluster.client.get(PersistentVolume, found.spec.volume_name)
+        await until(lambda: volume_phase(cluster, made.metadata.name) == "Bound")
+        affinity = made.spec.node_affinity
+        assert affinity is not None and affinity.required is not None
+        terms = affinity.required.node_selector_terms
+        assert terms is not None and terms[0].match_expressions is not None
+        needs = terms[0].match_expressions[0]
+        assert (needs.key, needs.values) == (ZONE, ("b",))
+        assert {"ExternalProvisioning", "ProvisioningSucceeded"} <= await reasons(cluster)
+
+
+async def test_a_deleted_claim_takes_its_volume_along_when_no_pod_uses_it() -> None:
+    """Protection holds the claim while a pod is there; then claim and volume go."""
+    async with virtual_cluster(PARTS) as cluster:
+        await cluster.client.create(Node(metadata=ObjectMeta(name="n1", labels={ZONE: "b"})))
+        await class_there(cluster)
+        await claim(cluster)
+        await select(cluster, "n1")
+        await until(lambda: phase(cluster) == "Bound")
+        await pod(cluster, "p", {"persistentVolumeClaim": {"claimName": "data"}})
+        pods = cluster.components.cache.store(Pod)
+        await until(lambda: any(one.status.phase == "Running" for one in pods))
+        await cluster.client.delete(PersistentVolumeClaim, "data", "default")
+        await asyncio.sleep(10)
+        assert phase(cluster) == "Bound"
+        await cluster.client.delete(Pod, "p", "default")
+        await until(lambda: phase(cluster) == "")
+        volumes = cluster.components.cache.store(PersistentVolume)
+        await until(lambda: len(volumes) == 0)
+
+
+async def test_a_volume_made_by_hand_is_found_kept_and_released() -> None:
+    """A claim without a class takes the volume; with Retain it stays, released."""
+    async with virtual_cluster(PARTS) as cluster:
+        await claim(cluster, storageClassName="")
+        await until(lambda: phase(cluster) == "Pending")
+        assert "FailedBinding" in await reasons(cluster)
+        await volume(cluster, "small", capacity={"storage": "500Mi"})
+        await volume(cluster, "large")
+        await until(lambda: phase(cluster) == "Bound")
+        assert volume_phase(cluster, "large") == "Bound"
+        await until(lambda: volume_phase(cluster, "small") == "Available")
+        await cluster.client.delete(PersistentVolumeClaim, "data", "default")
+        await until(lambda: volume_phase(cluster, "large") == "Released")
+        await asyncio.sleep(30)
+        kept = await cluster.client.get(PersistentVolume, "large")
+        assert kept.spec.claim_ref is not None
+
+
+async def test_a_bound_volume_is_protected_and_its_loss_is_told() -> None:
+    """A deleted volume stays while it is bound; a claim that lost its volume says so."""
+    async with virtual_cluster(PARTS) as cluster:
+        await volume(cluster, "v")
+        await claim(cluster, storageClassName="", volumeName="v")
+        await until(lambda: phase(cluster) == "Bound")
+        await cluster.client.delete(PersistentVolume, "v")
+        await asyncio.sleep(10)
+        assert volume_phase(cluster, "v") == "Bound"
+        await cluster.client.patch(PersistentVolume, "v", None, {"metadata": {"finalizers": None}})
+        await until(lambda: phase(cluster) == "Lost")
+        assert "ClaimLost" in await reasons(cluster)
+
+
+async def test_a_claim_older_than_the_default_class_gets_it() -> None:
+    """A claim without a class takes the default as soon as there is one."""
+    parts = {name: part for name, part in PARTS.items() if name != "provisioner"}
+    async with virtual_cluster(parts) as cluster:
+        await claim(cluster)
+        await until(lambda: phase(cluster) == "Pending")
+        late = Provisioner(cluster.components.context("provisioner"))
+        work = asyncio.create_task(late.run())
+        claims = cluster.components.cache.store(PersistentVolumeClaim)
+        await until(lambda: claims.values()[0].spec.storage_class_name == "standard")
+        work.cancel()
+
+
+async def test_two_claims_never_get_one_volume() -> None:
+    """Whoever comes second waits for the next volume."""
+    async with virtual_cluster(PARTS) as cluster:
+        await asyncio.gather(*(claim(cluster, name, storageClassName="") for name in "ab"))
+        await volume(cluster, "one")
+        await until(lambda: {phase(cluster, "a"), phase(cluster, "b")} == {"Bound", "Pending"})
+        await asyncio.sleep(5)
+        assert {phase(cluster, "a"), phase(cluster, "b")} == {"Bound", "Pending"}
+        await volume(cluster, "two")
+        await until(lambda: {phase(cluster, "a"), phase(cluster, "b")} == {"Bound"})
+
+
+async def test_an_ephemeral_volume_lives_and_dies_with_its_pod() -> None:
+    """The claim is named after pod and volume, owned by the pod, and goes with it."""
+    async with virtual_cluster(PARTS) as cluster:
+        await cluster.client.create(Node(metadata=ObjectMeta(name="n1", labels={ZONE: "b"})))
+        await class_there(cluster)
+        await pod(cluster, "p", {"ephemeral": {"volumeClaimTemplate": {"spec": spec()}}})
+        await until(lambda: phase(cluster, "p-v0") == "Pending")
+        found = await cluster.client.get(PersistentVolumeClaim, "p-v0", "default")
+        assert found.metadata.owner_references[0].kind == "Pod"
+        await cluster.client.delete(Pod, "p", "default")
+        await until(lambda: phase(cluster, "p-v0") == "")
+        with pytest.raises(NotFound):
+            await cluster.client.get(PersistentVolumeClaim, "p-v0", "default")
+
+
+async def test_a_class_that_binds_at_once_spreads_over_the_zones() -> None:
+    """Without a node to go by the claims of a set get neighbouring zones."""
+    async with virtual_cluster(PARTS) as cluster:
+        for zone in "abc":
+            labels = {ZONE: zone}
+            await cluster.client.create(Node(metadata=ObjectMeta(name=f"n{zone}", labels=labels)))
+        body = {
+            "metadata": {"name": "fast"},
+            "provisioner": "zonewise.io/embedded",
+            "volumeBindingMode": "Immediate",
+        }
+        await post(cluster, "/apis/storage.k8s.io/v1/storageclasses", body)
+        for number in range(3):
+            await claim(cluster, f"data-db-{number}", storageClassName="fast")
+        volumes = cluster.components.cache.store(PersistentVolume)
+        await until(lambda: len(volumes) == 3)
+        assert len({msgspec.json.encode(one.spec.node_affinity) for one in volumes}) == 3

@@ -1,0 +1,207 @@
+"""Jobs on a cluster in virtual time: pods run, fail and are counted."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+from tests.embedded.virtual_cluster import VirtualCluster, until, virtual_cluster
+
+from zonewise.api.meta import ObjectMeta
+from zonewise.api.objects.core import Node
+from zonewise.api.objects.pod import Pod
+from zonewise.embedded.components.kubelet import Kubelets
+from zonewise.embedded.components.workloads.jobs.completion_indexes import INDEX
+from zonewise.embedded.components.workloads.jobs.controller import Jobs
+from zonewise.embedded.components.workloads.jobs.pods import TRACKING
+from zonewise.embedded.components.workloads.jobs.views import Job
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
+
+PARTS = {"kubelets": Kubelets, "job-controller": Jobs}
+PATH = "/apis/batch/v1/namespaces/default/jobs"
+
+
+async def start(
+    cluster: VirtualCluster, *, command: list[str], name: str = "j", **spec: Any
+) -> None:
+    """A Job whose pods run a command on one node."""
+    await cluster.client.create(Node(metadata=ObjectMeta(name="n1")))
+    policy = spec.pop("restartPolicy", "Never")
+    template = {
+        "spec": {
+            "nodeName": "n1",
+            "restartPolicy": policy,
+            "containers": [{"name": "c", "image": "c", "command": command}],
+        }
+    }
+    body = {"metadata": {"name": name}, "spec": {"template": template, **spec}}
+    await cluster.client.raw("POST", PATH, body=msgspec.json.encode(body))
+
+
+def current(cluster: VirtualCluster, name: str = "j") -> Job | None:
+    """The Job as the cache has it."""
+    return cluster.components.cache.store(Job).get(("default", name))
+
+
+def conditions(cluster: VirtualCluster) -> list[tuple[str, str]]:
+    """Types and reasons of the Job's conditions."""
+    job = current(cluster)
+    return [] if job is None else [(one.type, one.reason) for one in job.status.conditions]
+
+
+def ended(cluster: VirtualCluster) -> bool:
+    """Whether the Job is over."""
+    return any(kind in {"Complete", "Failed"} for kind, _ in conditions(cluster))
+
+
+async def reasons(cluster: VirtualCluster) -> set[str]:
+    """The reasons of all events there are."""
+    answer = await cluster.client.raw("GET", "/apis/events.k8s.io/v1/events")
+    return {item["reason"] for item in msgspec.json.decode(answer.body)["items"]}
+
+
+async def test_a_job_completes() -> None:
+    """All pods run, are counted once and lose their finalizer; conditions and events tell it."""
+    async with virtual_cluster(PARTS) as cluster:
+        most = 0
+
+        def watch(_: Pod | None, __: Pod | None) -> None:
+            nonlocal most
+            running = [p for p in pods if p.status.phase not in {"Succeeded", "Failed"}]
+            most = max(most, len(running))
+
+        pods = cluster.components.cache.store(Pod)
+        pods.on_change(watch)
+        await start(cluster, command=["sleep", "3"], completions=5, parallelism=2)
+        await until(lambda: ended(cluster))
+        assert conditions(cluster) == [
+            ("SuccessCriteriaMet", "CompletionsReached"),
+            ("Complete", "CompletionsReached"),
+        ]
+        job = current(cluster)
+        assert job is not None
+        assert (job.status.succeeded, job.status.failed, job.status.active) == (5, 0, 0)
+        assert job.status.completion_time is not None
+        assert len(pods) == 5
+        assert most == 2
+        await until(lambda: all(TRACKING not in pod.metadata.finalizers for pod in pods))
+        await asyncio.sleep(1)
+        assert {"SuccessfulCreate", "Completed"} <= await reasons(cluster)
+
+
+async def test_failing_pods_are_replaced_ever_later_until_the_limit() -> None:
+    """Three pods, 10 and 20 seconds apart, then the Job fails."""
+    async with virtual_cluster(PARTS) as cluster:
+        await start(cluster, command=["false"], backoffLimit=2)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        await until(lambda: ended(cluster))
+        assert 30 <= loop.time() - began <= 40
+        assert conditions(cluster) == [
+            ("FailureTarget", "BackoffLimitExceeded"),
+            ("Failed", "BackoffLimitExceeded"),
+        ]
+        job = current(cluster)
+        assert job is not None
+        assert job.status.failed == 3
+        assert len(cluster.components.cache.store(Pod)) == 3
+
+
+async def test_an_exit_code_ends_the_job() -> None:
+    """The Job's rule about failures is read, and takes the other pods down."""
+    async with virtual_cluster(PARTS) as cluster:
+        rule = {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [42]}}
+        script = ["sh", "-c", "sleep 2; exit 42"]
+        await start(cluster, command=script, podFailurePolicy={"rules": [rule]})
+        await until(lambda: ended(cluster))
+        assert conditions(cluster)[-1] == ("Failed", "PodFailurePolicy")
+
+
+async def test_an_indexed_job_gives_every_index_a_pod() -> None:
+    """Pods know their index by label, annotation, variable and host name."""
+    async with virtual_cluster(PARTS) as cluster:
+        await start(
+            cluster,
+            command=["sleep", "1"],
+            completions=3,
+            parallelism=3,
+            completionMode="Indexed",
+        )
+        await until(lambda: ended(cluster))
+        job = current(cluster)
+        assert job is not None
+        assert (job.status.completed_indexes, job.status.succeeded) == ("0-2", 3)
+        pods = sorted(
+            cluster.components.cache.store(Pod), key=lambda pod: pod.metadata.labels[INDEX]
+        )
+        assert [pod.metadata.annotations[INDEX] for pod in pods] == ["0", "1", "2"]
+        assert [pod.spec.hostname for pod in pods] == ["j-0", "j-1", "j-2"]
+        assert all(pod.metadata.name.startswith(f"j-{index}-") for index, pod in enumerate(pods))
+        name = pods[0].metadata.name
+        whole = await cluster.client.raw("GET", f"/api/v1/namespaces/default/pods/{name}")
+        assert b'"JOB_COMPLETION_INDEX"' in whole.body
+
+
+async def test_a_deadline_takes_running_pods_down() -> None:
+    """The Job fails when its time is over, and its pods go."""
+    async with virtual_cluster(PARTS) as cluster:
+        await start(cluster, command=["sleep", "infinity"], activeDeadlineSeconds=20)
+        await until(lambda: ended(cluster))
+        assert conditions(cluster)[-1] == ("Failed", "DeadlineExceeded")
+        assert not cluster.components.cache.store(Pod).values()
+        assert "SuccessfulDelete" in await reasons(cluster)
+
+
+async def test_a_suspended_job_waits() -> None:
+    """No pods while suspended; they come with the wish to go on."""
+    async with virtual_cluster(PARTS) as cluster:
+        await start(cluster, command=["sleep", "1"], suspend=True)
+        await until(lambda: conditions(cluster) == [("Suspended", "JobSuspended")])
+        await asyncio.sleep(5)
+        assert not cluster.components.cache.store(Pod).values()
+        await cluster.client.patch(Job, "j", "default", {"spec": {"suspend": False}})
+        await until(lambda: ended(cluster))
+        assert conditions(cluster)[0] == ("Suspended", "JobResumed")
+        assert conditions(cluster)[-1] == ("Complete", "CompletionsReached")
+
+
+async def test_a_finished_job_expires() -> None:
+    """With a time to live the Job and its pods go by themselves."""
+    async with virtual_cluster(PARTS) as cluster:
+        await start(cluster, command=["true"], ttlSecondsAfterFinished=30)
+        await until(lambda: ended(cluster))
+        await asyncio.sleep(20)
+        assert current(cluster) is not None
+        await until(lambda: current(cluster) is None)
+        await until(lambda: not cluster.components.cache.store(Pod).values())
+
+
+async def test_pods_of_a_job_that_is_gone_are_let_go() -> None:
+    """Whoever deletes the Job alone keeps its pods, without the finalizer."""
+    async with virtual_cluster(PARTS) as cluster:
+        await start(cluster, command=["sleep", "infinity"])
+        pods = cluster.components.cache.store(Pod)
+        await until(lambda: any(pod.status.phase == "Running" for pod in pods))
+        await cluster.client.delete(Job, "j", "default", propagation="Orphan")
+        await until(lambda: current(cluster) is None)
+        await until(lambda: all(not pod.metadata.finalizers for pod in pods))
+        assert [pod.metadata.owner_references for pod in pods] == [()]
+
+
+async def test_a_restarted_controller_counts_no_pod_twice() -> None:
+    """A controller that begins in the middle finds out from the objects how far the Job is."""
+    async with virtual_cluster({"kubelets": Kubelets}) as cluster:
+        await start(cluster, command=["sleep", "2"], completions=4, parallelism=2)
+        for _ in range(8):
+            part = Jobs(cluster.components.context("job-controller"))
+            work = asyncio.create_task(part.run())
+            await asyncio.sleep(1.3)
+            work.cancel()
+            await asyncio.gather(work, return_exceptions=True)
+        job = await cluster.client.get(Job, "j", "default")
+        assert job.status.succeeded == 4
+        assert job.status.conditions[-1].type == "Complete"
+        assert len(cluster.components.cache.store(Pod)) == 4

@@ -1,0 +1,390 @@
+"""What is to be done about a Job: counting, ending, waiting, indexes and policies."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from zonewise.api.meta import Condition, ObjectMeta
+from zonewise.api.objects.pod import (
+    ContainerState,
+    ContainerStateTerminated,
+    ContainerStatus,
+    Pod,
+    PodCondition,
+    PodStatus,
+)
+from zonewise.api.values import times
+from zonewise.embedded.components.workloads.jobs import completion_indexes
+from zonewise.embedded.components.workloads.jobs.plan import Birth, JobPlan, plan, settled
+from zonewise.embedded.components.workloads.jobs.pods import FAILURES, TRACKING, Backoff
+from zonewise.embedded.components.workloads.jobs.policies import FailurePolicy, SuccessPolicy
+from zonewise.embedded.components.workloads.jobs.views import Job, JobSpec, JobStatus, UncountedPods
+
+NOW = 1_750_000_000.0
+
+
+def text(seconds: float) -> str:
+    """A moment as the wire has it."""
+    return times.format_time(times.from_epoch(seconds))
+
+
+def job(status: JobStatus | None = None, *, leaving: bool = False, **spec: Any) -> Job:
+    """A Job; policies and templates are given as plain values."""
+    if "template" in spec:
+        spec["template"] = msgspec.Raw(msgspec.json.encode(spec["template"]))
+    for key, kind in (("pod_failure_policy", FailurePolicy), ("success_policy", SuccessPolicy)):
+        if key in spec:
+            spec[key] = msgspec.convert(spec[key], kind)
+    spec = {"parallelism": 1, "completions": 1, "backoff_limit": 6, **spec}
+    return Job(
+        metadata=ObjectMeta(
+            name="j", namespace="n", uid="j", deletion_timestamp=text(NOW) if leaving else None
+        ),
+        spec=JobSpec(**spec),
+        status=status or JobStatus(),
+    )
+
+
+def pod(
+    name: str,
+    phase: str = "Running",
+    *,
+    index: int | None = None,
+    at: float = NOW,
+    held: bool = True,
+    leaving: bool = False,
+    code: int = 0,
+    failures: int = 0,
+    conditions: tuple[PodCondition, ...] = (),
+) -> Pod:
+    """A pod of the Job."""
+    annotations = {} if index is None else {completion_indexes.INDEX: str(index)}
+    if failures:
+        annotations[FAILURES] = str(failures)
+    end = ContainerStateTerminated(exit_code=code, finished_at=text(at))
+    state = ContainerState(terminated=end if phase in {"Succeeded", "Failed"} else None)
+    return Pod(
+        metadata=ObjectMeta(
+            name=name,
+            namespace="n",
+            uid=name,
+            annotations=annotations,
+            finalizers=(TRACKING,) if held else (),
+            creation_timestamp=text(NOW - 60),
+            deletion_timestamp=text(at) if leaving else None,
+        ),
+        status=PodStatus(
+            phase=phase,
+            conditions=conditions,
+            container_statuses=(ContainerStatus(name="c", state=state),),
+        ),
+    )
+
+
+def decide(one: Job, *pods: Pod, backoff: Backoff | None = None, now: float = NOW) -> JobPlan:
+    """Decide."""
+    return plan(one, pods, backoff=backoff or Backoff(), now=now)
+
+
+def types(conditions: tuple[Condition, ...]) -> list[str]:
+    """Which conditions there are."""
+    return [one.type for one in conditions]
+
+
+def test_a_new_job_starts_as_many_pods_as_may_run() -> None:
+    """Parallelism bounds pods, and so does what is left to complete."""
+    steps = decide(job(parallelism=3, completions=5))
+    assert steps.create == (Birth(),) * 3
+    assert (steps.status.active, steps.status.start_time) == (3, text(NOW))
+    almost = job(JobStatus(succeeded=4, start_time=text(NOW)), parallelism=3, completions=5)
+    assert len(decide(almost).create) == 1
+
+
+def test_a_finished_pod_is_noted_released_then_counted() -> None:
+    """The three steps by which a pod is counted exactly once."""
+    one = job(parallelism=2, completions=2)
+    done, other = pod("a", "Succeeded"), pod("b")
+    steps = decide(one, done, other)
+    assert steps.status.uncounted_terminated_pods == UncountedPods(succeeded=("a",))
+    assert (steps.status.succeeded, steps.release, steps.create) == (0, (done,), ())
+    after = settled(steps, steps.status, [other], now=text(NOW))
+    assert (after.succeeded, after.uncounted_terminated_pods) == (1, UncountedPods())
+    # Had the controller died before the last step, the next look would make it.
+    again = decide(
+        job(steps.status, parallelism=2, completions=2), pod("a", "Succeeded", held=False)
+    )
+    assert (again.status.succeeded, again.status.failed) == (1, 0)
+    # Had it died before the finalizer went, the pod would not be noted twice.
+    before = decide(job(steps.status, parallelism=2, completions=2), done, other)
+    assert before.status.uncounted_terminated_pods == UncountedPods(succeeded=("a",))
+
+
+def test_a_job_is_decided_first_and_over_when_all_is_counted() -> None:
+    """SuccessCriteriaMet comes with the last success, Complete when no pod is left."""
+    steps = decide(job(), pod("a", "Succeeded"))
+    assert types(steps.status.conditions) == ["SuccessCriteriaMet"]
+    last = settled(steps, steps.status, [], now=text(NOW))
+    assert types(last.conditions) == ["SuccessCriteriaMet", "Complete"]
+    assert last.conditions[1].reason == "CompletionsReached"
+    assert last.completion_time == text(NOW)
+    waiting = decide(job(), pod("a", "Succeeded"), pod("b", leaving=True))
+    assert "Complete" not in types(settled(waiting, waiting.status, [], now=text(NOW)).conditions)
+
+
+def test_new_pods_wait_after_failures() -> None:
+    """Ten seconds after the first failure, then twice as long each time, ten minutes at most."""
+    steps = decide(job(), pod("a", "Failed", at=NOW - 4))
+    assert (steps.create, steps.again) == ((), 6.0)
+    assert steps.backoff == Backoff(1, NOW - 4)
+    assert decide(job(), backoff=steps.backoff, now=NOW + 7).create == (Birth(),)
+    assert [Backoff(n, NOW).remaining(NOW) for n in (1, 2, 3, 7, 8, 50)] == [
+        10, 20, 40, 600, 600, 600,
+    ]  # fmt: skip
+
+
+def test_a_success_ends_the_waiting() -> None:
+    """Only failures after the last success count."""
+    early, late = pod("a", "Failed", at=NOW - 50), pod("c", "Failed", at=NOW - 5)
+    between = pod("b", "Succeeded", at=NOW - 20)
+    assert Backoff(3, NOW - 99).after([between], [early]) == Backoff()
+    assert Backoff(3, NOW - 99).after([between], [early, late]) == Backoff(1, NOW - 5)
+
+
+def test_too_many_failures_end_the_job() -> None:
+    """FailureTarget takes the running pods down, Failed follows when they are gone."""
+    one = job(JobStatus(failed=1, start_time=text(NOW)), backoff_limit=1, parallelism=2)
+    bad, other = pod("a", "Failed"), pod("b")
+    steps = decide(one, bad, other)
+    target = steps.status.conditions[0]
+    assert (target.type, target.reason) == ("FailureTarget", "BackoffLimitExceeded")
+    assert target.message == "Job has reached the specified backoff limit"
+    assert steps.doom == (other,)
+    assert (steps.status.active, steps.status.terminating) == (0, 1)
+    assert steps.status.uncounted_terminated_pods == UncountedPods(failed=("a", "b"))
+    not_yet = settled(steps, steps.status, [], now=text(NOW))
+    assert types(not_yet.conditions) == ["FailureTarget"]
+    gone = decide(job(not_yet, backoff_limit=1))
+    over = settled(gone, gone.status, [], now=text(NOW))
+    assert types(over.conditions) == ["FailureTarget", "Failed"]
+    assert (over.failed, over.completion_time) == (3, None)
+
+
+def test_restarts_inside_pods_count_against_the_limit() -> None:
+    """With OnFailure containers restart in place, and that has the same limit."""
+    template = {"spec": {"restartPolicy": "OnFailure"}}
+    restarted = msgspec.structs.replace(
+        pod("a"),
+        status=PodStatus(
+            phase="Running", container_statuses=(ContainerStatus(name="c", restart_count=2),)
+        ),
+    )
+    assert decide(job(template=template, backoff_limit=3), restarted).ending is None
+    ended = decide(job(template=template, backoff_limit=2), restarted)
+    assert ended.ending is not None
+    assert ended.ending.reason == "BackoffLimitExceeded"
+
+
+def test_a_deadline_ends_the_job() -> None:
+    """Time counts from the start; until then the Job is looked at when it is over."""
+    status = JobStatus(start_time=text(NOW - 30), active=1, ready=0)
+    early = decide(job(status, active_deadline_seconds=40), pod("a"))
+    assert (early.again, early.ending) == (10.0, None)
+    late = decide(job(status, active_deadline_seconds=30), pod("a"))
+    assert late.ending is not None
+    assert late.ending.reason == "DeadlineExceeded"
+
+
+def test_a_suspended_job_has_no_pods_and_starts_anew() -> None:
+    """Suspending sheds pods uncounted; resuming sets a new start."""
+    status = JobStatus(start_time=text(NOW - 99), active=1)
+    steps = decide(job(status, suspend=True), pod("a"))
+    assert [one.metadata.name for one in steps.shed] == ["a"]
+    condition = steps.status.conditions[0]
+    assert (condition.type, condition.status, condition.reason) == (
+        "Suspended",
+        "True",
+        "JobSuspended",
+    )
+    assert steps.status.start_time is None
+    assert [event.reason for event in steps.events] == ["Suspended"]
+    back = decide(job(steps.status, suspend=False))
+    assert (back.status.conditions[0].status, back.status.start_time) == ("False", text(NOW))
+    assert [event.reason for event in back.events] == ["Resumed"]
+    assert len(back.create) == 1
+
+
+def test_indexes_are_given_once_and_completed_in_text() -> None:
+    """The first indexes nobody works on are next; completed ones are written as ranges."""
+    one = job(
+        JobStatus(completed_indexes="0"), completion_mode="Indexed", completions=6, parallelism=4
+    )
+    steps = decide(
+        one, pod("a", "Succeeded", index=1), pod("b", "Succeeded", index=2), pod("c", index=4)
+    )
+    assert steps.create == (Birth(3), Birth(5))
+    assert (steps.status.completed_indexes, steps.status.succeeded) == ("0-2", 3)
+
+
+def test_pods_with_a_taken_or_wrong_index_go() -> None:
+    """Of two pods with one index the one that is further stays."""
+    one = job(completion_mode="Indexed", completions=2, parallelism=2)
+    steps = decide(
+        one, pod("a", "Pending", index=0), pod("b", index=0), pod("c", index=7), pod("d", index=1)
+    )
+    assert {pod.metadata.name for pod in steps.shed} == {"a", "c"}
+
+
+def test_an_index_fails_by_itself() -> None:
+    """With a limit per index one that failed too often is left, and others go on."""
+    spec: dict[str, Any] = {
+        "completion_mode": "Indexed",
+        "completions": 2,
+        "parallelism": 2,
+        "backoff_limit": 1 << 30,
+        "backoff_limit_per_index": 1,
+    }
+    first = decide(job(**spec), pod("a", "Failed", index=0, at=NOW - 30), pod("b", index=1))
+    # Its failure is carried on by the next pod of the index; until then the pod is held.
+    assert first.create == (Birth(0, {FAILURES: "1"}),)
+    assert first.release == ()
+    second = decide(
+        job(**spec), pod("a", "Failed", index=0, failures=1, at=NOW - 30), pod("b", index=1)
+    )
+    assert (second.create, second.status.failed_indexes) == ((), "0")
+    assert second.ending is None
+    end = decide(
+        job(JobStatus(failed_indexes="0", failed=2), **spec), pod("b", "Succeeded", index=1)
+    )
+    assert end.ending is not None
+    assert end.ending.reason == "FailedIndexes"
+
+
+def test_failure_rules() -> None:
+    """A pod's end may fail the Job at once, or not count at all."""
+    rules = {
+        "rules": [
+            {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [42]}},
+            {
+                "action": "Ignore",
+                "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}],
+            },
+        ]
+    }
+    fatal = decide(job(pod_failure_policy=rules), pod("a", "Failed", code=42))
+    assert fatal.ending is not None
+    assert fatal.ending.reason == "PodFailurePolicy"
+    assert fatal.ending.message == (
+        "Container c for pod n/a failed with exit code 42 matching FailJob rule at index 0"
+    )
+    disturbed = pod(
+        "a",
+        "Failed",
+        code=137,
+        conditions=(PodCondition(type="DisruptionTarget", status="True"),),
+    )
+    ignored = decide(job(pod_failure_policy=rules, backoff_limit=0), disturbed)
+    assert ignored.ending is None
+    assert ignored.status.uncounted_terminated_pods == UncountedPods()
+    assert ignored.release == (disturbed,)
+
+
+def test_success_rules() -> None:
+    """Some indexes may be enough; the pods that still run are taken down and not counted."""
+    rules = {"rules": [{"succeededIndexes": "0,2-3", "succeededCount": 1}]}
+    one = job(completion_mode="Indexed", completions=4, parallelism=4, success_policy=rules)
+    steps = decide(one, pod("a", "Succeeded", index=2), pod("b", index=0))
+    target = steps.status.conditions[0]
+    assert (target.type, target.reason, target.message) == (
+        "SuccessCriteriaMet",
+        "SuccessPolicy",
+        "Matched rules at index 0",
+    )
+    assert [one.metadata.name for one in steps.doom] == ["b"]
+    assert steps.status.uncounted_terminated_pods == UncountedPods()
+
+
+def test_pods_that_are_replaced_only_when_failed_hold_their_place() -> None:
+    """A pod on its way out is no failure yet, and no new one is made beside it."""
+    leaving = pod("a", leaving=True)
+    eager = decide(job(), leaving, backoff=Backoff(), now=NOW + 11)
+    assert len(eager.create) == 1
+    patient = decide(job(pod_replacement_policy="Failed"), leaving)
+    assert (patient.create, patient.release, patient.status.terminating) == ((), (), 1)
+
+
+def test_a_deleted_job_lets_its_pods_go() -> None:
+    """Nothing is made any more, and every pod loses the finalizer."""
+    steps = decide(job(leaving=True), pod("a"), pod("b", "Succeeded"))
+    assert steps.create == ()
+    assert len(steps.release) == 2
+
+
+@given(st.frozensets(st.integers(0, 40)))
+def test_index_texts_can_be_read_back(indexes: frozenset[int]) -> None:
+    """What is written is read as the same indexes."""
+    assert completion_indexes.parse(completion_indexes.text_of(indexes), 41) == indexes
+
+
+@pytest.mark.parametrize(
+    ("indexes", "wanted"), [((1, 3, 4, 5), "1,3-5"), ((0, 1), "0,1"), ((), ""), ((7,), "7")]
+)
+def test_index_texts(indexes: tuple[int, ...], wanted: str) -> None:
+    """Two neighbours are listed, three are a range."""
+    assert completion_indexes.text_of(indexes) == wanted
+
+
+PHASES = st.sampled_from(["Pending", "Running", "Succeeded", "Failed"])
+
+
+@settings(max_examples=200)
+@given(
+    st.lists(st.tuples(PHASES, st.booleans(), st.booleans(), st.integers(0, 6)), max_size=8),
+    st.integers(0, 5),
+    st.integers(1, 5),
+    st.booleans(),
+    st.integers(0, 2**16),
+)
+def test_no_look_does_too_much(
+    shape: list[tuple[str, bool, bool, int]],
+    parallelism: int,
+    completions: int,
+    indexed: bool,
+    seed: int,
+) -> None:
+    """Never more pods than wanted, no pod counted twice, and the order of pods does not matter."""
+    pods = [
+        pod(
+            f"p{n}",
+            phase,
+            held=held,
+            leaving=leaving,
+            index=index if indexed else None,
+            at=NOW - 900,
+        )
+        for n, (phase, held, leaving, index) in enumerate(shape)
+    ]
+    mode = "Indexed" if indexed else "NonIndexed"
+    one = job(
+        parallelism=parallelism, completions=completions, completion_mode=mode, backoff_limit=4
+    )
+    steps = decide(one, *pods)
+    going = len(steps.doom) + len(steps.shed)
+    active = sum(phase in {"Pending", "Running"} and not leaving for phase, _, leaving, _ in shape)
+    if steps.create:
+        assert active - going + len(steps.create) <= min(parallelism, completions)
+    assert steps.status.active == active - going + len(steps.create)
+    noted = steps.status.uncounted_terminated_pods
+    assert noted is not None
+    uids = noted.succeeded + noted.failed
+    assert len(set(uids)) == len(uids)
+    assert set(uids) <= {one.metadata.uid for one in steps.release}
+    given_births = [birth.index for birth in steps.create if birth.index is not None]
+    assert len(set(given_births)) == len(given_births)
+    random.Random(seed).shuffle(pods)
+    assert decide(one, *pods) == steps

@@ -1,0 +1,47 @@
+"""ReplicationControllers are kept as ReplicaSets are."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+import pytest
+from tests.embedded.virtual_cluster import until, virtual_cluster
+
+from zonewise.api.objects.apps import ReplicationController
+from zonewise.api.objects.pod import Pod
+from zonewise.embedded.components.workloads.replicasets.controller import ReplicaSets
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
+
+PATH = "/api/v1/namespaces/default/replicationcontrollers"
+
+
+async def test_a_replication_controller_has_its_pods() -> None:
+    """Pods come, follow the scale, and the status is written no more once it is true."""
+    parts = {"rc": lambda context: ReplicaSets(context, kind=ReplicationController)}
+    async with virtual_cluster(parts) as cluster:
+        template = {
+            "metadata": {"labels": {"app": "web"}},
+            "spec": {"containers": [{"name": "c", "image": "c"}]},
+        }
+        spec = {"replicas": 3, "selector": {"app": "web"}, "template": template}
+        body = {"metadata": {"name": "web"}, "spec": spec}
+        await cluster.client.raw("POST", PATH, body=msgspec.json.encode(body))
+        pods = cluster.components.cache.store(Pod)
+        found = cluster.components.cache.store(ReplicationController)
+
+        def replicas() -> int:
+            one = found.get(("default", "web"))
+            return one.status.replicas if one else -1
+
+        await until(lambda: len(pods) == 3 and replicas() == 3)
+        owner = pods.values()[0].metadata.controller
+        assert owner is not None
+        assert (owner.api_version, owner.kind) == ("v1", "ReplicationController")
+        change = {"spec": {"replicas": 1}}
+        await cluster.client.patch(ReplicationController, "web", "default", change)
+        await until(lambda: len(pods) == 1 and replicas() == 1)
+        before = found.values()[0].metadata.resource_version
+        await asyncio.sleep(30)
+        assert found.values()[0].metadata.resource_version == before

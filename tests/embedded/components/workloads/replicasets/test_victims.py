@@ -1,0 +1,122 @@
+"""Which pods go first."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zonewise.api.codec import convert
+from zonewise.api.objects.pod import Pod
+from zonewise.api.objects.pod_state import DELETION_COST
+from zonewise.api.values import times
+from zonewise.embedded.components.workloads.replicasets.victims import deletion_cost, ranked
+
+NOW = times.parse("2026-01-02T00:00:00Z").timestamp()
+
+
+def pod(name: str, **features: Any) -> Pod:
+    """A pod that has been running for an hour, but for what is said."""
+    ready = features.get("ready", "2026-01-01T23:00:00Z")
+    condition = {"type": "Ready", "status": "True" if ready else "False"}
+    if ready:
+        condition["lastTransitionTime"] = ready
+    return convert(
+        Pod,
+        {
+            "metadata": {
+                "name": name,
+                "uid": features.get("uid", name),
+                "creationTimestamp": features.get("created", "2026-01-01T23:00:00Z"),
+                "annotations": {DELETION_COST: features["cost"]} if "cost" in features else {},
+            },
+            "spec": {"nodeName": features.get("node", "n1")},
+            "status": {
+                "phase": features.get("phase", "Running"),
+                "conditions": [condition],
+                "containerStatuses": [{"name": "c", "restartCount": features.get("restarts", 0)}],
+            },
+        },
+    )
+
+
+def names(pods: list[Pod]) -> list[str]:
+    """Their names."""
+    return [one.metadata.name for one in pods]
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ({"node": "", "phase": "Pending", "ready": ""}, {"phase": "Pending", "ready": ""}),
+        ({"phase": "Pending", "ready": ""}, {"phase": "Unknown", "ready": "", "cost": "-5"}),
+        ({"phase": "Unknown", "ready": ""}, {"ready": ""}),
+        ({"ready": "", "cost": "100"}, {"cost": "-100"}),
+        ({"cost": "-1"}, {}),
+        ({}, {"cost": "1"}),
+        ({"cost": "2"}, {"cost": "10"}),
+        ({"ready": "2026-01-01T23:59:00Z"}, {}),
+        ({"restarts": 3}, {"restarts": 1}),
+        ({"created": "2026-01-01T23:58:00Z"}, {}),
+    ],
+)
+def test_the_more_dispensable_goes_first(first: dict[str, Any], second: dict[str, Any]) -> None:
+    """Each feature decides where those before it are equal, whatever the names are."""
+    one, other = pod("z", **first), pod("a", **second)
+    assert names(ranked([one, other], now=NOW)) == ["z", "a"]
+    assert names(ranked([other, one], now=NOW)) == ["z", "a"]
+
+
+def test_the_crowded_node_gives_first() -> None:
+    """Crowding counts the pods of all ReplicaSets of the Deployment, finished ones not."""
+    a, b = pod("a", node="n1"), pod("b", node="n2")
+    other = [pod("x", node="n2"), pod("y", node="n1", phase="Failed")]
+    assert names(ranked([a, b], related=[a, b, *other], now=NOW)) == ["b", "a"]
+
+
+def test_nobody_is_crowded_without_an_owner() -> None:
+    """A ReplicaSet of nobody looks at age next."""
+    a, b, c = (pod(n, node="n1") for n in "abc")
+    d = pod("d", node="n2", ready="2026-01-01T23:50:00Z")
+    assert names(ranked([a, b, c, d], now=NOW))[0] == "d"
+
+
+def test_about_equally_old_is_left_to_chance() -> None:
+    """Within a factor of two the uid decides, not the second."""
+    older = pod("older", uid="1", ready="2026-01-01T23:00:00Z")
+    younger = pod("younger", uid="2", ready="2026-01-01T23:05:00Z")
+    assert names(ranked([younger, older], now=NOW)) == ["older", "younger"]
+
+
+@pytest.mark.parametrize(
+    ("text", "cost"),
+    [
+        ("7", 7),
+        ("-7", -7),
+        ("0", 0),
+        ("+7", 0),
+        ("07", 0),
+        ("1.5", 0),
+        ("", 0),
+        ("2147483647", 2147483647),
+        ("2147483648", 0),
+        ("-2147483648", -2147483648),
+    ],
+)
+def test_costs_that_are_none_are_nothing(text: str, cost: int) -> None:
+    """Only a plain 32-bit number is a cost."""
+    assert deletion_cost(pod("a", cost=text)) == cost
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3)), max_size=8), st.randoms())
+def test_order_of_input_does_not_matter(features: list[tuple[int, int]], rng: Any) -> None:
+    """The same pods in any order are ranked the same."""
+    pods = [
+        pod(f"p{n}", node=f"n{node}", ready=f"2026-01-01T{20 + hour}:00:00Z")
+        for n, (node, hour) in enumerate(features)
+    ]
+    shuffled = list(pods)
+    rng.shuffle(shuffled)
+    assert ranked(pods, related=pods, now=NOW) == ranked(shuffled, related=pods, now=NOW)

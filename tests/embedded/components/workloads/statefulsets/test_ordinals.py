@@ -1,0 +1,310 @@
+"""Which pod of a StatefulSet comes or goes next."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.embedded.components.workloads.statefulsets.numbered_pods import NOW, made
+
+from zonewise.api.objects.pod import Pod
+from zonewise.embedded.components.workloads.statefulsets.ordinals import (
+    StatefulSetCounts,
+    StatefulSetPlan,
+    StatefulSetRule,
+    allowance,
+    complete,
+    count,
+    decide,
+    number_of,
+)
+
+ORDERED = StatefulSetRule(name="web", replicas=3, current="r1", update="r1")
+PARALLEL = replace(ORDERED, parallel=True)
+
+
+def going(decision: StatefulSetPlan) -> list[tuple[str, str]]:
+    """Who goes, and why."""
+    return [(one.pod.metadata.name, one.cause) for one in decision.departures]
+
+
+def pods(*numbers: int, **fields: Any) -> list[Pod]:
+    """Pods of the set ``web``."""
+    return [made(f"web-{number}", **fields) for number in numbers]
+
+
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [
+        ("web-0", 0),
+        ("web-12", 12),
+        ("web", None),
+        ("web-01", None),
+        ("web-a-1", None),
+        ("x-1", None),
+    ],
+)
+def test_numbers_are_read_from_names(name: str, number: int | None) -> None:
+    """Only names that the set itself would give have a number."""
+    assert number_of(name, "web") == number
+
+
+def test_an_ordered_set_makes_the_lowest_missing_pod() -> None:
+    """One pod at a time is made, the lowest first."""
+    assert decide(ORDERED, [], now=NOW).births == (0,)
+    assert decide(ORDERED, pods(0, 2), now=NOW).births == (1,)
+
+
+def test_a_parallel_set_makes_all_missing_pods() -> None:
+    """Parallel sets do not wait."""
+    assert decide(PARALLEL, pods(1, phase="Pending"), now=NOW).births == (0, 2)
+
+
+@pytest.mark.parametrize(
+    "below",
+    [made("web-0", phase="Pending"), made("web-0", ready=False), made("web-0", leaving=True)],
+)
+def test_an_ordered_set_waits_for_the_pod_below(below: Pod) -> None:
+    """Nothing is made above a pod that is not available."""
+    decision = decide(ORDERED, [below], now=NOW)
+    assert decision.births == ()
+    assert decision.departures == ()
+
+
+def test_a_young_pod_halts_an_ordered_set() -> None:
+    """minReadySeconds holds the set at a pod that became Ready just now."""
+    rule = replace(ORDERED, min_ready=30)
+    assert decide(rule, pods(0, since=10), now=NOW).births == ()
+    assert decide(rule, pods(0, since=30), now=NOW).births == (1,)
+
+
+@pytest.mark.parametrize("phase", ["Failed", "Succeeded"])
+def test_finished_pods_are_deleted_and_made_again_later(phase: str) -> None:
+    """A finished pod goes; its successor comes when it is gone, and nothing else happens."""
+    decision = decide(ORDERED, [*pods(0, 2), made("web-1", phase=phase)], now=NOW)
+    assert going(decision) == [("web-1", "finished")]
+    gone = decide(ORDERED, [*pods(0, 2), made("web-1", phase=phase, leaving=True)], now=NOW)
+    assert (gone.births, gone.departures) == ((), ())
+
+
+def test_a_scale_down_takes_the_highest_first() -> None:
+    """Condemned pods go one by one from the top, once all others are available."""
+    assert going(decide(ORDERED, pods(0, 1, 2, 3, 4), now=NOW)) == [("web-4", "scale-down")]
+    leaving = [*pods(0, 1, 2, 3), made("web-4", leaving=True)]
+    assert going(decide(ORDERED, leaving, now=NOW)) == []
+    unready = [*pods(0, 2, 3), made("web-1", ready=False)]
+    assert going(decide(ORDERED, unready, now=NOW)) == []
+    together = decide(PARALLEL, pods(0, 1, 2, 3, 4), now=NOW)
+    assert going(together) == [("web-4", "scale-down"), ("web-3", "scale-down")]
+
+
+def test_of_condemned_pods_that_are_down_the_lowest_may_go() -> None:
+    """A broken condemned pod goes if nothing below it is broken; else it waits."""
+    lone = [*pods(0, 1, 2, 3), made("web-4", ready=False)]
+    assert going(decide(ORDERED, lone, now=NOW)) == [("web-4", "scale-down")]
+    two = [*pods(0, 1, 2), made("web-3", ready=False), made("web-4", ready=False)]
+    assert going(decide(ORDERED, two, now=NOW)) == []
+
+
+def test_an_update_goes_from_the_top_one_by_one() -> None:
+    """The highest outdated pod goes when those above are available again."""
+    rule = replace(ORDERED, update="r2")
+    assert going(decide(rule, pods(0, 1, 2), now=NOW)) == [("web-2", "update")]
+    fresh = [*pods(0, 1), made("web-2", revision="r2")]
+    assert going(decide(rule, fresh, now=NOW)) == [("web-1", "update")]
+    young = [*pods(0, 1), made("web-2", revision="r2", ready=False)]
+    assert going(decide(rule, young, now=NOW)) == []
+
+
+def test_a_broken_outdated_pod_is_replaced_in_a_parallel_set() -> None:
+    """Without maxUnavailable an outdated pod goes whatever its state."""
+    rule = replace(PARALLEL, update="r2")
+    broken = [*pods(0, 1), made("web-2", ready=False)]
+    assert going(decide(rule, broken, now=NOW)) == [("web-2", "update")]
+
+
+def test_a_partition_keeps_the_lower_pods() -> None:
+    """Pods below the partition stay, and are made again, at the current revision."""
+    rule = replace(ORDERED, update="r2", partition=2)
+    fresh = [*pods(0, 1), made("web-2", revision="r2")]
+    assert going(decide(rule, fresh, now=NOW)) == []
+    assert [rule.revision(number) for number in rule.numbers] == ["r1", "r1", "r2"]
+    later = replace(rule, start=5, partition=1)
+    assert [later.revision(number) for number in later.numbers] == ["r1", "r2", "r2"]
+
+
+def test_under_on_delete_nothing_is_taken_down() -> None:
+    """OnDelete never takes a pod down; who deletes one gets it back updated."""
+    rule = replace(ORDERED, update="r2", on_delete=True)
+    assert going(decide(rule, pods(0, 1, 2), now=NOW)) == []
+    assert rule.revision(0) == "r2"
+    assert not complete(rule, StatefulSetCounts(replicas=3, ready=3, updated=3))
+
+
+def test_several_pods_may_be_updated_together() -> None:
+    """maxUnavailable pods go together; those that are down already are counted."""
+    rule = replace(PARALLEL, replicas=5, update="r2", max_unavailable=2)
+    assert going(decide(rule, pods(0, 1, 2, 3, 4), now=NOW)) == [
+        ("web-4", "update"),
+        ("web-3", "update"),
+    ]
+    down = [*pods(1, 2, 3, 4), made("web-0", ready=False)]
+    assert going(decide(rule, down, now=NOW)) == [("web-4", "update")]
+
+
+@pytest.mark.parametrize(
+    ("most", "replicas", "expected"), [(2, 5, 2), ("50%", 5, 2), ("10%", 5, 1), ("100%", 4, 4)]
+)
+def test_percentages_round_down_to_one_at_least(
+    most: int | str, replicas: int, expected: int
+) -> None:
+    """A share of the pods, and never none."""
+    assert allowance(most, replicas) == expected
+
+
+def test_a_stale_claim_holds_back_its_number() -> None:
+    """A number whose claim belongs to a former pod waits; a parallel set goes on with others."""
+    assert decide(ORDERED, pods(0), now=NOW, stale={1}).births == ()
+    assert decide(PARALLEL, pods(0), now=NOW, stale={1}).births == (2,)
+
+
+def test_statuses_count_leaving_pods_in_no_revision() -> None:
+    """A leaving pod is still a replica, and Ready if it is, but of no revision."""
+    rule = replace(ORDERED, update="r2")
+    several = [made("web-0"), made("web-1", revision="r2"), made("web-2", leaving=True)]
+    assert count(rule, several, now=NOW) == StatefulSetCounts(
+        replicas=3, ready=3, available=3, current=1, updated=1
+    )
+    assert complete(replace(ORDERED, replicas=0), StatefulSetCounts())
+
+
+RULES = st.builds(
+    StatefulSetRule,
+    name=st.just("web"),
+    replicas=st.integers(0, 6),
+    current=st.just("r1"),
+    update=st.sampled_from(["r1", "r2"]),
+    start=st.integers(0, 2),
+    parallel=st.booleans(),
+    partition=st.integers(0, 3),
+    max_unavailable=st.none() | st.integers(1, 3) | st.sampled_from(["30%", "60%"]),
+)
+STATES = ("up", "down", "pending", "failed", "leaving")
+FIELDS: dict[str, dict[str, Any]] = {
+    "up": {},
+    "down": {"ready": False},
+    "pending": {"phase": "Pending"},
+    "failed": {"phase": "Failed"},
+    "leaving": {"leaving": True},
+}
+CROWDS = st.dictionaries(
+    st.integers(0, 8), st.tuples(st.sampled_from(STATES), st.sampled_from(["r1", "r2"]))
+)
+Crowd = dict[int, tuple[str, str]]
+
+
+def shown(crowd: Crowd) -> list[Pod]:
+    """Pods of these numbers in these states, at these revisions."""
+    return [
+        made(f"web-{number}", revision=revision, **FIELDS[state])
+        for number, (state, revision) in crowd.items()
+    ]
+
+
+def down(rule: StatefulSetRule, crowd: Crowd) -> int:
+    """How many wanted pods are not available."""
+    return sum(crowd.get(number, ("none", ""))[0] != "up" for number in rule.numbers)
+
+
+def carried_out(rule: StatefulSetRule, crowd: Crowd, decision: StatefulSetPlan) -> Crowd:
+    """The pods after a decision."""
+    after = dict(crowd)
+    for number in decision.births:
+        after[number] = ("pending", rule.revision(number))
+    for departure in decision.departures:
+        number = int(departure.pod.metadata.name.removeprefix("web-"))
+        after[number] = ("leaving", crowd[number][1])
+    return after
+
+
+@given(rule=RULES, crowd=CROWDS, seed=st.integers())
+def test_any_order_of_pods_gives_the_same_decision(
+    rule: StatefulSetRule, crowd: Crowd, seed: int
+) -> None:
+    """A decision depends on the pods, not on the order in which they come."""
+    several = shown(crowd)
+    mixed = random.Random(seed).sample(several, len(several))
+    assert decide(rule, several, now=NOW) == decide(rule, mixed, now=NOW)
+
+
+@given(rule=RULES, crowd=CROWDS)
+def test_an_ordered_step_is_one_step_above_available_pods(
+    rule: StatefulSetRule, crowd: Crowd
+) -> None:
+    """An ordered set makes one pod, with all below available, or takes down what waits for none."""
+    rule = replace(rule, parallel=False)
+    decision = decide(rule, shown(crowd), now=NOW)
+    assert len(decision.births) <= 1
+    for number in decision.births:
+        assert all(crowd[lower][0] == "up" for lower in range(rule.start, number))
+        assert not decision.departures
+    for departure in decision.departures:
+        if departure.cause == "scale-down":
+            assert down(rule, crowd) == 0
+            assert len(decision.departures) == 1
+
+
+@given(rule=RULES, crowd=CROWDS)
+def test_updates_never_take_down_more_than_allowed(rule: StatefulSetRule, crowd: Crowd) -> None:
+    """What an update takes down leaves no more pods unavailable than maxUnavailable says."""
+    decision = decide(rule, shown(crowd), now=NOW)
+    taken = [one.pod for one in decision.departures if one.cause == "update"]
+    numbers = [int(pod.metadata.name.removeprefix("web-")) for pod in taken]
+    assert all(number >= rule.start + rule.partition for number in numbers)
+    assert all(crowd[number][1] != rule.update for number in numbers)
+    if rule.max_unavailable is None:
+        assert len(taken) <= 1
+    elif taken:
+        after = carried_out(rule, crowd, decision)
+        assert down(rule, after) <= allowance(rule.max_unavailable, rule.replicas)
+
+
+@settings(max_examples=60, deadline=None)
+@given(rule=RULES, crowd=CROWDS, seed=st.integers())
+def test_every_crowd_converges(rule: StatefulSetRule, crowd: Crowd, seed: int) -> None:
+    """Whatever fails on the way, in the end the wanted pods are up at their revisions.
+
+    Condemned pods that have finished are left out: nobody makes them again, and an ordered set
+    waits for them for ever, as a real one does.
+    """
+    rng = random.Random(seed)
+    crowd = {
+        number: (state, revision)
+        for number, (state, revision) in crowd.items()
+        if number in rule.numbers or state != "failed"
+    }
+    for turn in range(200):
+        decision = decide(rule, shown(crowd), now=NOW)
+        crowd = carried_out(rule, crowd, decision)
+        calm = turn > 20
+        for number in sorted(crowd):
+            state, revision = crowd[number]
+            if rng.random() < 0.5:
+                continue
+            if state == "leaving":
+                del crowd[number]
+            elif state in ("pending", "down"):
+                crowd[number] = ("up", revision)
+            elif not calm and rng.random() < 0.2:
+                finished = "failed" if number in rule.numbers else "down"
+                crowd[number] = (rng.choice(["down", finished]), revision)
+    assert sorted(crowd) == list(rule.numbers)
+    assert {state for state, _ in crowd.values()} <= {"up"}
+    for number, (_, revision) in crowd.items():
+        if number >= rule.start + rule.partition:
+            assert revision == rule.update
+    assert decide(rule, shown(crowd), now=NOW).departures == ()

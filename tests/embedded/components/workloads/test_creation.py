@@ -1,0 +1,136 @@
+"""Pods made from templates, in batches; templates compared and hashed."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+import pytest
+
+from zonewise.api.codec import encode
+from zonewise.api.meta import ObjectMeta
+from zonewise.api.objects.apps import ReplicaSet
+from zonewise.embedded.components.workloads import templates
+from zonewise.embedded.components.workloads.creation import draft, in_batches
+from zonewise.embedded.components.workloads.pacing import LONGEST, SHORTEST, Pacing
+
+TEMPLATE = msgspec.Raw(
+    b'{"metadata":{"labels":{"app":"web"},"annotations":{"a":"b"},"finalizers":["x/y"],'
+    b'"name":"no"},"spec":{"containers":[{"name":"main","secret":{"unknown":[1,null]}}]}}'
+)
+OWNER = ReplicaSet(metadata=ObjectMeta(name="web", namespace="shop", uid="u"))
+
+
+def test_a_pod_has_all_of_its_template() -> None:
+    """Members nobody here knows are kept; name and namespace are the owner's business."""
+    made = msgspec.json.decode(encode(draft(TEMPLATE, OWNER)))
+    assert made == {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "generateName": "web-",
+            "namespace": "shop",
+            "labels": {"app": "web"},
+            "annotations": {"a": "b"},
+            "finalizers": ["x/y"],
+            "ownerReferences": [
+                {
+                    "apiVersion": "apps/v1",
+                    "kind": "ReplicaSet",
+                    "name": "web",
+                    "uid": "u",
+                    "controller": True,
+                    "blockOwnerDeletion": True,
+                }
+            ],
+        },
+        "spec": {"containers": [{"name": "main", "secret": {"unknown": [1, None]}}]},
+    }
+
+
+def test_a_pod_may_have_a_name_and_more() -> None:
+    """What a workload adds comes on top of the template, and a spec in its place."""
+    spec = msgspec.Raw(b'{"hostname":"web-0"}')
+    pod = draft(
+        TEMPLATE, OWNER, name="web-0", labels={"app": "x", "n": "0"}, finalizers=["z"], spec=spec
+    )
+    assert (pod.metadata.name, pod.metadata.generate_name) == ("web-0", "")
+    assert pod.metadata.labels == {"app": "x", "n": "0"}
+    assert pod.metadata.finalizers == ("x/y", "z")
+    assert bytes(pod.spec) == bytes(spec)
+
+
+@pytest.mark.asyncio
+async def test_batches_grow_while_all_goes_well() -> None:
+    """One, two, four, and the rest; results keep their order."""
+    running, sizes = 0, []
+
+    async def work(number: int) -> int:
+        nonlocal running
+        running += 1
+        sizes.append(running)
+        await pause()
+        running -= 1
+        return number * 2
+
+    async def pause() -> None:
+        for _ in range(3):
+            await asyncio.sleep(0)
+
+    assert await in_batches(range(10), work) == [n * 2 for n in range(10)]
+    assert sizes == [1, 1, 2, 1, 2, 3, 4, 1, 2, 3]
+
+
+@pytest.mark.asyncio
+async def test_the_first_bad_batch_is_the_last() -> None:
+    """A quota that is used up is asked as often as the batch was large, not once per pod."""
+    asked = 0
+
+    async def work(number: int) -> int:
+        nonlocal asked
+        asked += 1
+        if number >= 5:
+            raise ValueError(number)
+        return number
+
+    results = await in_batches(range(500), work)
+    assert asked == len(results) == 7
+    assert results[:5] == [0, 1, 2, 3, 4]
+    assert all(isinstance(one, ValueError) for one in results[5:])
+
+
+def test_templates_are_the_same_in_any_order_and_without_their_hash() -> None:
+    """The label that names a template is no part of it."""
+    other = msgspec.Raw(
+        b'{"spec":{"containers":[{"secret":{"unknown":[1,null]},"name":"main"}]},"metadata":'
+        b'{"name":"no","finalizers":["x/y"],"labels":{"app":"web"},"annotations":{"a":"b"}}}'
+    )
+    marked = templates.labeled(TEMPLATE, "12345")
+    assert templates.same(TEMPLATE, other)
+    assert templates.same(TEMPLATE, marked)
+    assert b'"pod-template-hash":"12345"' in bytes(marked)
+    assert not templates.same(TEMPLATE, msgspec.Raw(b'{"spec":{}}'))
+    bare = msgspec.Raw(b'{"metadata":{"creationTimestamp":null},"spec":{}}')
+    assert templates.same(bare, templates.labeled(bare, "1"))
+
+
+def test_hashes_differ_by_template_and_collision() -> None:
+    """Equal templates have equal hashes; a collision leads to another one."""
+    one = templates.hashed(TEMPLATE, None)
+    assert one == templates.hashed(templates.labeled(TEMPLATE, "x"), None)
+    assert one.isalnum() and len(one) <= 10
+    assert (
+        len({one, templates.hashed(TEMPLATE, 1), templates.hashed(msgspec.Raw(b"{}"), None)}) == 3
+    )
+
+
+def test_large_workloads_rest_longer() -> None:
+    """A small one hardly rests, and none for ever."""
+    now = 100.0
+    pacing: Pacing[str] = Pacing(lambda: now)
+    assert pacing.wait("a") <= 0
+    for pods, rest in ((0, SHORTEST), (100_000, LONGEST)):
+        pacing.passed("a", pods)
+        assert pacing.wait("a") == pytest.approx(rest)
+    pacing.forget("a")
+    assert pacing.wait("a") <= 0

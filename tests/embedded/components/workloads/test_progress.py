@@ -1,0 +1,159 @@
+"""Large workloads tell how far they are: pods are made and taken away in bursts, each told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import pytest
+from tests.embedded.components.workloads.deployments.deploying import deployment
+from tests.embedded.components.workloads.pod_attendant import Attendant
+from tests.embedded.virtual_cluster import VirtualCluster, until, virtual_cluster
+
+from zonewise.api.meta import Object, ObjectMeta
+from zonewise.api.objects.apps import DaemonSet, Deployment, ReplicaSet, StatefulSet
+from zonewise.api.objects.core import Node
+from zonewise.api.objects.pod import Pod
+from zonewise.api.objects.pod_state import active
+from zonewise.embedded.components.workloads.daemonsets.controller import DaemonSets
+from zonewise.embedded.components.workloads.deployments.controller import Deployments
+from zonewise.embedded.components.workloads.jobs.controller import Jobs
+from zonewise.embedded.components.workloads.jobs.views import Job
+from zonewise.embedded.components.workloads.replicasets.controller import ReplicaSets
+from zonewise.embedded.components.workloads.statefulsets.controller import StatefulSets
+from zonewise.runtime.controller.components import Component, ComponentContext
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.looptime]
+
+LABELS = {"app": "web"}
+TEMPLATE = {
+    "metadata": {"labels": LABELS},
+    "spec": {
+        "containers": [{"name": "main", "image": "app:1"}],
+        "tolerations": [{"operator": "Exists"}],
+    },
+}
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of workload, who keeps it, a large one, and how many pods its status tells."""
+
+    cls: type[Object]
+    keeper: Callable[[ComponentContext], Component]
+    spec: dict[str, Any]
+    told: Callable[[Any], int]
+    burst: int
+    size: int
+
+
+KINDS = {
+    "replicaset": Kind(
+        ReplicaSet,
+        ReplicaSets,
+        {"replicas": 1300, "selector": {"matchLabels": LABELS}, "template": TEMPLATE},
+        lambda status: int(status.replicas),
+        500,
+        1300,
+    ),
+    "statefulset": Kind(
+        StatefulSet,
+        StatefulSets,
+        {
+            "replicas": 1300,
+            "serviceName": "web",
+            "podManagementPolicy": "Parallel",
+            "selector": {"matchLabels": LABELS},
+            "template": TEMPLATE,
+        },
+        lambda status: int(status.replicas),
+        500,
+        1300,
+    ),
+    "daemonset": Kind(
+        DaemonSet,
+        DaemonSets,
+        {"selector": {"matchLabels": LABELS}, "template": TEMPLATE},
+        lambda status: int(status.current_number_scheduled),
+        250,
+        700,
+    ),
+    "job": Kind(
+        Job,
+        Jobs,
+        {
+            "parallelism": 1300,
+            "completions": 1300,
+            "template": {
+                "spec": {
+                    "restartPolicy": "Never",
+                    "containers": [{"name": "main", "image": "app:1"}],
+                }
+            },
+        },
+        lambda status: int(status.active),
+        500,
+        1300,
+    ),
+}
+
+
+class Lag:
+    """The most pods there ever were more, or fewer, than a workload said."""
+
+    def __init__(self, cluster: VirtualCluster, told: Callable[[], int]) -> None:
+        self.most = 0
+        self._told = told
+        self._here: set[str] = set()
+        cluster.components.cache.store(Pod).on_change(self._changed)
+
+    def _changed(self, old: Pod | None, new: Pod | None) -> None:
+        del old
+        if new is not None:
+            (self._here.add if active(new) else self._here.discard)(new.metadata.uid)
+        self.most = max(self.most, abs(len(self._here) - self._told()))
+
+
+@pytest.mark.parametrize("name", KINDS)
+async def test_a_large_workload_tells_how_far_it_is(name: str) -> None:
+    """At no moment is the status more than two bursts behind the pods, up and down."""
+    kind = KINDS[name]
+    async with virtual_cluster({"keeper": kind.keeper}) as cluster:
+        store = cluster.components.cache.store(kind.cls)
+
+        def told() -> int:
+            there: Any = store.get(("default", "web"))
+            return 0 if there is None else kind.told(there.status)
+
+        lag = Lag(cluster, told)
+        if kind.cls is DaemonSet:
+            nodes = (Node(metadata=ObjectMeta(name=f"n{number}")) for number in range(kind.size))
+            await asyncio.gather(*map(cluster.client.create, nodes))
+        body = {"metadata": {"name": "web"}, "spec": kind.spec}
+        path = kind.cls.resource.path("default")
+        await cluster.client.raw("POST", path, body=msgspec.json.encode(body))
+        await until(lambda: told() == kind.size)
+        assert lag.most <= 2 * kind.burst
+        if "replicas" in kind.spec:
+            await cluster.client.patch(kind.cls, "web", "default", {"spec": {"replicas": 0}})
+            await until(lambda: told() == 0, within=600.0)
+            assert lag.most <= 2 * kind.burst
+
+
+async def test_a_large_deployment_tells_how_far_it_is() -> None:
+    """A Deployment sums its ReplicaSets, so it tells what they do."""
+    parts: dict[str, Callable[[ComponentContext], Component]] = {
+        "deployment-controller": Deployments,
+        "replicaset-controller": ReplicaSets,
+        "nodes": Attendant,
+    }
+    async with virtual_cluster(parts) as cluster:
+        store = cluster.components.cache.store(Deployment)
+        numbers: list[int] = []
+        store.on_change(lambda _, new: numbers.append(0 if new is None else new.status.replicas))
+        await cluster.client.create(deployment(replicas=1600))
+        await until(lambda: bool(numbers) and numbers[-1] == 1600)
+        assert any(0 < number < 1600 for number in numbers)

@@ -1,0 +1,185 @@
+"""Taking pods down: what is asked, what is granted, and how seldom it is asked again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from tests.embedded.components.workloads.clock import Clock
+from tests.runtime.memory_server import Answered
+
+from zonewise.api.errors import (
+    ApiError,
+    Conflict,
+    NotFound,
+    Status,
+    StatusCause,
+    StatusDetails,
+    TooManyRequests,
+)
+from zonewise.api.meta import ObjectMeta
+from zonewise.api.objects.pod import Pod, PodCondition, PodStatus
+from zonewise.embedded.components.workloads.removal import Removal, RemovalMode
+from zonewise.runtime.client.client import Client
+from zonewise.runtime.client.transport import Request, Response
+
+pytestmark = pytest.mark.asyncio
+
+
+class Server:
+    """Answers every request by a rule, and remembers what was asked."""
+
+    def __init__(self, rule: Any = None) -> None:
+        self.asked: list[tuple[str, str]] = []
+        self.bodies: list[Any] = []
+        self._rule = rule or (lambda name: None)
+
+    async def send(self, request: Request) -> Response:
+        """Grant or refuse."""
+        parts = request.path.split("/")
+        verb = "evict" if parts[-1] == "eviction" else "delete"
+        name = parts[-2] if verb == "evict" else parts[-1]
+        self.asked.append((verb, name))
+        self.bodies.append(msgspec.json.decode(request.body or b"{}"))
+        error = self._rule(name)
+        if error is not None:
+            raise error
+        return Answered(200, b'{"kind":"Status","status":"Success"}')
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+def pod(name: str, *, ready: bool = True) -> Pod:
+    """A pod that is ready, or not."""
+    condition = PodCondition(type="Ready", status=str(ready))
+    return Pod(
+        metadata=ObjectMeta(name=name, namespace="default", uid=name, resource_version="7"),
+        status=PodStatus(phase="Running", conditions=(condition,)),
+    )
+
+
+def refused(name: str = "", *, code: int = 429, after: float | None = None) -> ApiError:
+    """What a server says when it does not."""
+    kinds = {429: TooManyRequests, 409: Conflict, 404: NotFound}
+    return kinds[code](Status(code=code, message=f"not {name}"), retry_after=after)
+
+
+def removal(server: Server, clock: Clock, mode: RemovalMode = "evict") -> Removal[str]:
+    """Removal against a server of ours."""
+    return Removal(Client(server), mode=mode, clock=clock)
+
+
+def names(pods: tuple[Pod, ...]) -> list[str]:
+    """Their names."""
+    return [one.metadata.name for one in pods]
+
+
+async def test_unready_pods_are_deleted_as_they_were_seen() -> None:
+    """No budget is asked about a pod that serves nobody; one that changed is left alone."""
+    server = Server()
+    taken = await removal(server, Clock()).take("w", [pod("a", ready=False), pod("b")], 2)
+    assert sorted(server.asked) == [("delete", "a"), ("evict", "b")]
+    assert server.bodies[0]["preconditions"] == {"uid": "a", "resourceVersion": "7"}
+    assert names(taken.granted) == ["a", "b"]
+    server = Server(lambda name: refused(code=409))
+    taken = await removal(server, Clock()).take("w", [pod("a", ready=False)], 1)
+    assert taken.granted == ()
+    assert taken.again is not None
+
+
+async def test_delete_asks_no_budget() -> None:
+    """With ``delete`` nothing is evicted, as on a plain cluster."""
+    server = Server()
+    taken = await removal(server, Clock(), "delete").take("w", [pod("a"), pod("b")], 1)
+    assert server.asked == [("delete", "a")]
+    assert names(taken.granted) == ["a"]
+
+
+async def test_what_is_gone_counts_as_granted() -> None:
+    """Somebody else was quicker."""
+    server = Server(lambda name: refused(code=404))
+    taken = await removal(server, Clock()).take("w", [pod("a"), pod("b", ready=False)], 2)
+    assert names(taken.granted) == ["b", "a"]
+
+
+async def test_a_refusal_ends_the_round_and_begins_a_rest() -> None:
+    """One refusal among four wishes costs one request, and the next comes after a pause."""
+    clock, server = Clock(), Server(refused)
+    hands = removal(server, clock)
+    pods = [pod(name) for name in "abcd"]
+    taken = await hands.take("w", pods, 4)
+    assert (taken.granted, len(taken.refused), taken.again) == ((), 1, 1.0)
+    clock.now += 0.5
+    assert (await hands.take("w", pods, 4)).again == 0.5
+    assert len(server.asked) == 1
+    clock.now += 0.5
+    assert (await hands.take("w", pods, 4)).again == 2.0
+    assert (await hands.take("other", pods, 4)).again == 1.0
+
+
+async def test_a_refusal_says_why() -> None:
+    """The server's sentence and what it says about the budget."""
+    cause = StatusCause(reason="DisruptionBudget", message="The disruption budget web needs 2.")
+    status = Status(code=429, message="Cannot evict pod.", details=StatusDetails(causes=(cause,)))
+    server = Server(lambda name: TooManyRequests(status))
+    (refusal,) = (await removal(server, Clock()).take("w", [pod("a")], 1)).refused
+    assert refusal.why == "Cannot evict pod. The disruption budget web needs 2."
+
+
+async def test_each_time_another_pod_is_asked_for() -> None:
+    """The first in line may be the one that is stuck."""
+    clock, server = Clock(), Server(refused)
+    hands = removal(server, clock)
+    pods = [pod(name) for name in "abc"]
+    for _ in range(7):
+        taken = await hands.take("w", pods, 1)
+        clock.now += taken.again or 0.0
+    assert [name for _, name in server.asked] == list("abcabca")
+
+
+async def test_a_grant_ends_the_rest() -> None:
+    """What was granted is told, and the pauses begin anew."""
+    clock = Clock()
+    server = Server(lambda name: refused() if name in "ac" else None)
+    hands = removal(server, clock)
+    pods = [pod(name) for name in "abcd"]
+    taken = await hands.take("w", pods, 2)
+    assert names(taken.granted) == []
+    clock.now += 1.0
+    taken = await hands.take("w", pods, 2)
+    assert names(taken.granted) == ["b"]
+    assert taken.again == 1.0
+
+
+async def test_the_server_may_ask_for_a_longer_rest() -> None:
+    """Retry-After is a lower bound."""
+    server = Server(lambda name: refused(after=10.0))
+    assert (await removal(server, Clock()).take("w", [pod("a")], 1)).again == 10.0
+
+
+async def test_an_hour_of_refusals_costs_few_requests() -> None:
+    """However many pods there are and however often it is tried: no hot loop."""
+    clock, server = Clock(), Server(refused)
+    hands = removal(server, clock)
+    pods = [pod(f"p{n}") for n in range(50)]
+    end = clock.now + 3600.0
+    while clock.now < end:
+        await hands.take("w", pods, 25)
+        clock.now += 0.5
+    assert len(server.asked) < 100
+
+
+async def test_news_about_a_budget_end_the_rest() -> None:
+    """Who rests may ask at once; who does not rest is not told."""
+    clock, server = Clock(), Server(refused)
+    hands = removal(server, clock)
+    assert not hands.reconsider("w")
+    await hands.take("w", [pod("a")], 1)
+    assert hands.resting() == ("w",)
+    assert hands.reconsider("w")
+    await hands.take("w", [pod("a")], 1)
+    assert len(server.asked) == 2
+    hands.forget("w")
+    assert hands.resting() == ()

@@ -1,0 +1,105 @@
+"""The revisions of sets: names, numbers, equality, limits."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from tests.embedded.virtual_cluster import virtual_cluster
+
+from zonewise.api.meta import ObjectMeta
+from zonewise.api.objects.apps import ControllerRevision, DaemonSet
+from zonewise.embedded.components.workloads import revisions
+
+TEMPLATE = {
+    "metadata": {"labels": {"app": "web"}, "annotations": {"note": "a < b & c"}},
+    "spec": {"containers": [{"name": "main", "image": "app:1"}]},
+}
+
+DATA = b'{"x":1}'
+
+
+def revision(name: str, number: int, data: bytes) -> ControllerRevision:
+    """A revision that is there."""
+    return ControllerRevision(
+        metadata=ObjectMeta(name=name, uid=name), data=msgspec.Raw(data), revision=number
+    )
+
+
+def test_a_patch_is_written_as_kubernetes_writes_it() -> None:
+    """Members are sorted, and what HTML cares about is escaped: equal bytes give equal names."""
+    assert revisions.patch_of(msgspec.json.encode(TEMPLATE)) == (
+        b'{"spec":{"template":{"$patch":"replace","metadata":{"annotations":{"note":'
+        b'"a \\u003c b \\u0026 c"},"labels":{"app":"web"}},'
+        b'"spec":{"containers":[{"image":"app:1","name":"main"}]}}}}'
+    )
+
+
+def test_a_template_survives_its_revision() -> None:
+    """What a revision brings back is the template it was made from."""
+    text = msgspec.json.encode(TEMPLATE)
+    assert msgspec.json.decode(revisions.template_of(revisions.patch_of(text))) == TEMPLATE
+
+
+@pytest.mark.parametrize(
+    ("data", "collisions", "expected"),
+    [(b"", None, "65bb57b6b5"), (b"a", None, "d8bfb88b"), (b"a", 0, "5ddbd9db46")],
+)
+def test_names_are_hashed(data: bytes, collisions: int | None, expected: str) -> None:
+    """The hash is FNV-1 of the data and the count, in letters that spell no words."""
+    assert revisions.digest(data, collisions) == expected
+
+
+def test_the_newest_equal_revision_is_chosen_and_gets_the_next_number() -> None:
+    """The last revision is kept as it is; an older one moves to the end; else a new one comes."""
+    one, two = revision("a", 1, b'{"x":1}'), revision("b", 2, b'{"x":2}')
+    assert revisions.choose([], b'{"x":1}') == (None, 1)
+    assert revisions.choose([one, two], b'{"x":2}') == (two, 2)
+    assert revisions.choose([one, two], b'{"x":1}') == (one, 3)
+    assert revisions.choose([one, two], b'{"x":3}') == (None, 3)
+
+
+def test_data_is_compared_by_what_it_says() -> None:
+    """A store may order members anew; that changes nothing."""
+    there = revision("a", 1, b'{ "y": 2, "x": "<" }')
+    assert revisions.choose([there], b'{"x":"\\u003c","y":2}') == (there, 1)
+
+
+def test_history_is_ordered_by_number_then_age() -> None:
+    """Equal numbers are told apart by creation and name."""
+    several = [revision("b", 1, b"{}"), revision("a", 1, b"{}"), revision("c", 0, b"{}")]
+    assert [one.metadata.name for one in revisions.ordered(several)] == ["c", "a", "b"]
+
+
+def test_the_oldest_unused_revisions_are_forgotten() -> None:
+    """Revisions in use stay and do not count."""
+    several = [revision(name, number, b"{}") for number, name in enumerate("abcd")]
+    gone = revisions.surplus(several, lambda one: one.metadata.name == "a", keep=1)
+    assert [one.metadata.name for one in gone] == ["b", "c"]
+    assert revisions.surplus(several, lambda _: False, keep=9) == []
+
+
+@pytest.mark.asyncio
+@pytest.mark.looptime
+async def test_a_collision_is_counted_and_a_repetition_is_not() -> None:
+    """Recording twice finds the first; another revision of that name leads to the next count."""
+    async with virtual_cluster({}) as cluster:
+        client = cluster.client
+        owner = DaemonSet(metadata=ObjectMeta(name="agent", namespace="default", uid="u"))
+
+        async def record(data: bytes, collisions: int | None) -> tuple[str, int | None]:
+            made, count = await revisions.record(
+                client, owner, data, 1, labels={}, hash_label="hash", collisions=collisions
+            )
+            return made.metadata.name, count
+
+        first = await record(DATA, None)
+        assert first == ("agent-" + revisions.digest(DATA, None), None)
+        assert await record(DATA, None) == first
+        await client.delete(ControllerRevision, first[0], "default")
+        other = ControllerRevision(
+            metadata=ObjectMeta(name=first[0], namespace="default"),
+            data=msgspec.Raw(b'{"x":2}'),
+            revision=7,
+        )
+        await client.create(other)
+        assert await record(DATA, None) == ("agent-" + revisions.digest(DATA, 1), 1)

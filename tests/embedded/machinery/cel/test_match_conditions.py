@@ -1,0 +1,67 @@
+"""Match conditions of webhooks: who is asked, who is not, and when nobody knows."""
+
+from __future__ import annotations
+
+import pytest
+
+from zonewise.embedded.machinery.cel import CompileError
+from zonewise.embedded.machinery.cel.match_conditions import (
+    ConditionFailed,
+    condition_of,
+    conditions_of,
+)
+
+REQUEST = {
+    "operation": "UPDATE",
+    "name": "x",
+    "userInfo": {"username": "ann", "groups": ["a", "b"]},
+    "dryRun": False,
+}
+POD = {"metadata": {"labels": {"a": "b"}}}
+
+
+def hold(*expressions: str) -> bool:
+    entries = [{"name": f"c{n}", "expression": text} for n, text in enumerate(expressions)]
+    return conditions_of(entries).hold(request=REQUEST, object=POD, old_object=None)
+
+
+@pytest.mark.parametrize(
+    ("expressions", "answer"),
+    [
+        ((), True),
+        (("true",), True),
+        (("object.metadata.labels['a'] == 'b'", "request.operation != 'DELETE'"), True),
+        (("'c' in request.userInfo.groups",), False),
+        (("object.metadata.nothing == 1", "false"), False),
+        (("oldObject == null",), True),
+        (("namespaceObject == null",), True),
+        (("authorizer.group('').check('get').allowed()", "false"), False),
+    ],
+)
+def test_all_conditions_must_hold(expressions: tuple[str, ...], answer: bool) -> None:
+    """One that is false decides, even where another cannot be evaluated."""
+    assert hold(*expressions) is answer
+
+
+def test_what_cannot_be_told_is_an_error() -> None:
+    """If nothing is false and something fails, the failure policy has to decide."""
+    with pytest.raises(ConditionFailed, match="no such key: nothing"):
+        hold("true", "object.metadata.nothing == 1")
+    with pytest.raises(ConditionFailed, match="authorizer is not supported"):
+        hold("true", "authorizer.group('').check('get').allowed()")
+
+
+@pytest.mark.parametrize(
+    ("expression", "why"),
+    [
+        ("1 +", "compilation failed"),
+        ("1", "must evaluate to bool but got int"),
+        ("object.spec.enabled", "must evaluate to bool but got dyn"),
+        ("request.nothing == 1", "compilation failed"),
+        ("authorizer.requestResource.check('get').allowed()", "authorizer is not supported"),
+    ],
+)
+def test_what_is_no_condition_is_refused_in_words(expression: str, why: str) -> None:
+    """An expression that could never decide, or uses what we do not offer, is not compiled."""
+    with pytest.raises(CompileError, match=why):
+        condition_of(expression)

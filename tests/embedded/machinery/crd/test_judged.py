@@ -1,0 +1,65 @@
+"""Schemas, rules and values of custom resources get the verdicts the real server gave."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+from tests.kubernetes.judgements import load, schema_of, sorted_by_case
+
+from zonewise.embedded.machinery.crd.custom import prepared, resource_faults
+from zonewise.embedded.machinery.crd.schema_errors import schema_faults
+from zonewise.embedded.machinery.crd.structural import type_of
+
+AT = "spec.validation.openAPIV3Schema"
+
+
+def cases(name: str) -> list[Any]:
+    def label(case: dict[str, Any]) -> str:
+        rules = case["schema"].get("x-kubernetes-validations") or [{}]
+        rule = rules[0].get("rule") or str(case["schema"])
+        return f"{rule} <- {case.get('value', '')}"[:90]
+
+    return [pytest.param(case, id=f"{n} {label(case)}") for n, case in enumerate(load(name))]
+
+
+def verdict(case: dict[str, Any]) -> dict[str, Any]:
+    schema = schema_of([case])
+    found = [(fault.reason, fault.field) for fault in schema_faults(schema, AT)]
+    refused = sorted_by_case(found, f"{AT}.properties[spec].properties", 1)[0]
+    if refused or "value" not in case:
+        return {"definition": refused}
+    kind = type_of(schema)
+    value = {"apiVersion": "x/v1", "kind": "Thing", "spec": {"p0": case["value"]}}
+    before = copy.deepcopy(value)
+    found = [
+        (fault.reason, fault.field) for fault in resource_faults(kind, prepared(kind, value).value)
+    ]
+    assert value == before, "preparing must not change its input"
+    return {"object": sorted_by_case(found, "spec", 1)[0]}
+
+
+@pytest.mark.parametrize("case", cases("schemas"))
+def test_schemas_are_refused_for_the_same_causes(case: dict[str, Any]) -> None:
+    """What is not structural is refused for the reasons and paths of the real server."""
+    assert verdict(case) == {"definition": case["definition"]}
+
+
+@pytest.mark.parametrize("case", cases("costs"))
+def test_rules_that_may_cost_too_much_are_refused(case: dict[str, Any]) -> None:
+    """A rule that a schema does not bound enough is refused where the real server refuses it."""
+    assert verdict(case) == {"definition": case["definition"]}
+
+
+@pytest.mark.parametrize("case", cases("values"))
+def test_values_break_the_same_constraints(case: dict[str, Any]) -> None:
+    """A value is refused, or not, for the reasons and paths of the real server."""
+    assert verdict(case) == {"object": case["object"]}
+
+
+@pytest.mark.parametrize("case", cases("expressions"))
+def test_rules_compile_and_decide_the_same(case: dict[str, Any]) -> None:
+    """A rule is refused where the real server refuses it, and else holds where it holds."""
+    given = {key: case[key] for key in ("definition", "object") if key in case}
+    assert verdict(case) == given
